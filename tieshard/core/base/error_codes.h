@@ -1,0 +1,103 @@
+// tieshard/core/base/error_codes.h
+//
+// The table of everything that can be wrong: enumerator, stable id, rule. docs/errors.md has one entry per id (a test
+// compares the two). Never rename an id once it is released.
+//
+// Flow: error.h -> [this]
+
+#pragma once
+
+// clang-format off
+#define TIESHARD_ERROR_CODES(X) \
+  /* base: files and JSON */ \
+  X(kFileNotFound,         "file-not-found",         "a file that is needed is not there") \
+  X(kFileUnreadable,       "file-unreadable",        "a file is there but cannot be opened") \
+  X(kFileTooLarge,         "file-too-large",         "a text file is larger than any of its kind") \
+  X(kIoFailed,             "io-failed",              "the kernel refused a read, write, fsync or rename") \
+  X(kDiskFull,             "disk-full",              "there is no room on the disk") \
+  X(kJsonMalformed,        "json-malformed",         "text is not JSON") \
+  X(kJsonDuplicateKey,     "json-duplicate-key",     "a key stands twice in one JSON object") \
+  X(kJsonNotUtf8,          "json-not-utf8",          "JSON text is not UTF-8") \
+  X(kJsonTooDeep,          "json-too-deep",          "JSON is nested too deeply") \
+  /* checkpoint: safetensors */ \
+  X(kFileEmpty,            "file-empty",             "a weights file has no bytes") \
+  X(kNotSafetensors,       "not-safetensors",        "a weights file is of another format") \
+  X(kBigEndian,            "big-endian",             "the header length is written big-endian") \
+  X(kHeaderTooLarge,       "header-too-large",       "safetensors header longer than the limit") \
+  X(kHeaderLongerThanFile, "header-longer-than-file","safetensors header longer than its file") \
+  X(kHeaderNotJson,        "header-not-json",        "safetensors header is not a JSON object") \
+  X(kHeaderNotUtf8,        "header-not-utf8",        "safetensors header is not UTF-8") \
+  X(kDuplicateKey,         "duplicate-key",          "a name stands twice in a safetensors header") \
+  X(kMetadataNotString,    "metadata-not-string",    "__metadata__ holds something else than strings") \
+  X(kBadEntry,             "bad-entry",              "a tensor's header entry lacks a field or has a wrong one") \
+  X(kUnknownDtype,         "unknown-dtype",          "a dtype that the format does not have") \
+  X(kBadShape,             "bad-shape",              "a shape holds something else than non-negative integers") \
+  X(kSizeOverflow,         "size-overflow",          "a size does not fit in 63 bits") \
+  X(kSizeMismatch,         "size-mismatch",          "shape times dtype is not the number of bytes") \
+  X(kOffsetsReversed,      "offsets-reversed",       "a byte range ends before it begins") \
+  X(kOverlap,              "overlap",                "two tensors claim the same bytes") \
+  X(kHole,                 "hole",                   "bytes between tensors belong to none") \
+  X(kTruncated,            "truncated",              "a file ends before its tensors do") \
+  X(kTrailingBytes,        "trailing-bytes",         "bytes follow the last tensor") \
+  X(kDuplicateTensorName,  "duplicate-tensor-name",  "a file was asked to hold a name twice") \
+  /* checkpoint: directory, index, config */ \
+  X(kDirectoryNotFound,    "directory-not-found",    "the checkpoint directory is not there") \
+  X(kNoWeights,            "no-weights",             "the directory holds no safetensors weights") \
+  X(kIndexMalformed,       "index-malformed",        "model.safetensors.index.json is not as it has to be") \
+  X(kPathEscape,           "path-escape",            "the index names a file outside its directory") \
+  X(kShardMissing,         "shard-missing",          "the index names a file that is not there") \
+  X(kTensorNotInShard,     "tensor-not-in-shard",    "a tensor is not in the file that the index names") \
+  X(kTensorNotInIndex,     "tensor-not-in-index",    "a shard holds tensors that the index leaves out") \
+  X(kTensorInTwoShards,    "tensor-in-two-shards",   "a tensor is stored in more than one shard") \
+  X(kTotalSize,            "total-size",             "total_size of the index is not the sum of its tensors") \
+  X(kStaleIndex,           "stale-index",            "an index without its shards lies beside a single file") \
+  X(kConfigMissing,        "config-missing",         "there is no config.json") \
+  X(kConfigMalformed,      "config-malformed",       "config.json is not a JSON object") \
+  X(kConfigMissingKey,     "config-missing-key",     "config.json lacks a field that the family needs") \
+  X(kConfigValue,          "config-value",           "a field of config.json has a value that cannot be used") \
+  /* families, ties */ \
+  X(kUnknownArchitecture,  "unknown-architecture",   "the model family is not known") \
+  X(kTieUnknownName,       "tie-unknown-name",       "a declared tie names no parameter") \
+  X(kTieCycle,             "tie-cycle",              "declared ties form a cycle") \
+  X(kTieInTwoGroups,       "tie-in-two-groups",      "a name is declared tied twice") \
+  X(kTieShapeMismatch,     "tie-shape-mismatch",     "tied parameters have different shapes") \
+  X(kTieConflict,          "tie-conflict",           "names declared tied are stored with different values") \
+  X(kTieCopiesEqual,       "tie-copies-equal",       "a tied weight is stored under several names, equally") \
+  X(kTieDtypeDiffers,      "tie-dtype-differs",      "copies of a tied weight are stored in different dtypes") \
+  X(kTieFromMetadata,      "tie-from-metadata",      "a tie is recorded in file metadata only") \
+  X(kTieFlagDefault,       "tie-flag-default",       "config.json has no tie flag; the family's default holds") \
+  X(kTieNotShared,         "tie-not-shared",         "names that should be one tensor are two") \
+  /* plan, io */ \
+  X(kTiedWeightOnVocab,    "tied-weight-on-vocab",   "a tied weight is asked onto another dimension than its last") \
+  X(kUnknownParameter,     "unknown-parameter",      "a name that no parameter has") \
+  X(kBadShardDim,          "bad-shard-dim",          "a shard dimension that the parameter does not have") \
+  X(kBadRankCount,         "bad-rank-count",         "a number of ranks below one") \
+  X(kBadSlice,             "bad-slice",              "a slice lies outside its tensor") \
+  X(kMissingParameter,     "missing-parameter",      "a parameter has no value in the checkpoint") \
+  X(kShapeMismatch,        "shape-mismatch",         "a stored shape is not the one that the config asks for") \
+  X(kDtypeNotLoadable,     "dtype-not-loadable",     "a parameter is stored in a dtype that cannot be trained") \
+  X(kUnusedTensor,         "unused-tensor",          "a stored tensor is used by no parameter") \
+  X(kNotConvertible,       "not-convertible",        "no conversion between two dtypes") \
+  /* runtime */ \
+  X(kBadEnvironment,       "bad-environment",        "launcher variables are missing or contradict each other") \
+  X(kRendezvousFailed,     "rendezvous-failed",      "the ranks did not find each other") \
+  X(kCollectiveFailed,     "collective-failed",      "a collective failed, mostly because a rank is gone") \
+  X(kPeerFailed,           "peer-failed",            "another rank failed first") \
+  X(kRankDied,             "rank-died",              "a rank ended without a word") \
+  X(kStillOnMeta,          "still-on-meta",          "a tensor has no bytes yet") \
+  X(kNotSharded,           "not-sharded",            "fully_shard has not been applied") \
+  X(kAlreadySharded,       "already-sharded",        "fully_shard has been applied before") \
+  X(kForeignShape,         "foreign-shape",          "a parameter is neither whole nor this rank's shard") \
+  X(kOptimizerParameter,   "optimizer-parameter",    "an optimizer holds parameters that it must not step") \
+  X(kNonFiniteGradient,    "non-finite-gradient",    "a gradient is infinite or not a number") \
+  X(kDataMalformed,        "data-malformed",         "a token file is not as it has to be") \
+  X(kDataTooShort,         "data-too-short",         "a token file holds too few tokens") \
+  X(kTokenOutOfRange,      "token-out-of-range",     "a token is not in the model's vocabulary") \
+  X(kOutputExists,         "output-exists",          "the output directory holds something already") \
+  X(kExportMismatch,       "export-mismatch",        "an export does not read back as written") \
+  X(kDemoFailed,           "demo-failed",            "the demo did not reach its goal") \
+  /* callers */ \
+  X(kBadFlag,              "bad-flag",               "a command line flag has a value that cannot be used") \
+  X(kWrongState,           "wrong-state",            "a call made in the wrong phase") \
+  X(kBug,                  "bug",                    "an internal invariant does not hold")
+// clang-format on

@@ -1,0 +1,26 @@
+// tieshard/core/base/units.h
+//
+// Numbers as people read them. Everything that is shown to a person goes through here.
+//
+// Flow: cli, reports, Diagnostics -> [this]
+
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace tieshard {
+
+/// "0 B", "576 B", "54.0 KiB", "54.0 MiB", "1.2 GiB": binary units, one decimal from KiB on.
+std::string format_bytes(std::uint64_t bytes);
+
+/// "49,152": thousands separated by commas.
+std::string format_count(std::int64_t count);
+
+/// "134.5 M", "1.2 B", "576": parameter counts in decimal units, one decimal.
+std::string format_parameters(std::int64_t count);
+
+/// "12 ms", "1.25 s", "2:41 min", "1:02:03 h".
+std::string format_seconds(double seconds);
+
+} // namespace tieshard

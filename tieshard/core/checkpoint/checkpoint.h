@@ -1,0 +1,77 @@
+// tieshard/core/checkpoint/checkpoint.h
+//
+// A Hugging Face checkpoint directory: config, and where each stored tensor lies. Headers only; no tensor data is read.
+//
+// Flow:   config.json + headers + index -> [this] -> ties, plan, io
+// Source: transformers save_pretrained: model.safetensors, or shards with model.safetensors.index.json.
+
+#pragma once
+
+#include <filesystem>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tieshard/core/base/error.h"
+#include "tieshard/core/checkpoint/hf_config.h"
+#include "tieshard/core/checkpoint/safetensors_file.h"
+
+namespace tieshard {
+
+/// A tensor of the checkpoint: where its bytes lie.
+struct StoredTensor {
+  std::string name;
+  DType dtype;
+  Shape shape;
+  std::size_t file = 0;     ///< index into Checkpoint::files()
+  std::uint64_t offset = 0; ///< first byte in that file
+  std::uint64_t bytes = 0;
+};
+
+/// An opened and validated directory. Movable, immutable, may be shared between threads.
+class Checkpoint {
+ public:
+  /// Opens `directory`: config.json, then model.safetensors, or the shards of model.safetensors.index.json.
+  ///
+  /// A single file wins over a stale index beside it when the shards that the index names do not exist (warning
+  /// stale-index).
+  /// @throws InputError directory-not-found, config-missing, no-weights (names what is there instead), index-malformed,
+  ///         path-escape, shard-missing, tensor-not-in-shard, tensor-not-in-index, and everything that HfConfig::parse
+  ///         and SafetensorsFile::open throw
+  static Checkpoint open(const std::filesystem::path& directory, const SafetensorsLimits& limits = {});
+
+  /// The stored tensor of exactly this name, or null. No tie is followed: ask TieRegistry for that.
+  const StoredTensor* find(std::string_view name) const;
+
+  /// All stored tensors, sorted by name, each name once.
+  const std::vector<StoredTensor>& tensors() const noexcept {
+    return tensors_;
+  }
+  const std::vector<SafetensorsFile>& files() const noexcept {
+    return files_;
+  }
+  const HfConfig& config() const noexcept {
+    return config_;
+  }
+  const std::filesystem::path& directory() const noexcept {
+    return directory_;
+  }
+  /// Warnings and notes: stale-index, tensor-in-two-shards, total-size.
+  const std::vector<Diagnostic>& findings() const noexcept {
+    return findings_;
+  }
+  /// Name of the file of `tensor`, relative to the directory.
+  std::string file_name(const StoredTensor& tensor) const;
+
+ private:
+  Checkpoint() = default;
+
+  std::filesystem::path directory_;
+  HfConfig config_;
+  std::vector<SafetensorsFile> files_;
+  std::vector<StoredTensor> tensors_;
+  std::vector<Diagnostic> findings_;
+};
+
+} // namespace tieshard

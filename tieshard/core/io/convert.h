@@ -1,0 +1,23 @@
+// tieshard/core/io/convert.h
+//
+// Floating point conversion between F16, BF16, F32 and F64, rounding to nearest even as torch does.
+//
+// Flow: reader, slice_writer -> [this]
+
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "tieshard/core/base/dtype.h"
+
+namespace tieshard {
+
+/// True when convert() can take `from` to `to`.
+bool convertible(DType from, DType to);
+
+/// Converts `count` elements. Neither pointer needs alignment; the ranges may not overlap. NaN stays NaN, overflow
+/// becomes infinity. Pre: convertible(from, to).
+void convert(const std::byte* source, DType from, std::byte* target, DType to, std::size_t count);
+
+} // namespace tieshard
