@@ -21,7 +21,8 @@ using Shape = std::vector<std::int64_t>;
 /// "[49152, 576]"; "[]" for a scalar.
 std::string to_string(const Shape& shape);
 
-/// Product of the sizes; nothing when it does not fit in 63 bits or a size is negative.
+/// Product of the sizes; nothing when a size is negative or the product of the sizes other than 0 does not fit in 63
+/// bits: a tensor without elements still has strides, and those must not wrap either.
 std::optional<std::int64_t> checked_numel(const Shape& shape);
 
 /// Product of the sizes of a shape that has been checked already (1 for a scalar).

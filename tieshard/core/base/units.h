@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 namespace tieshard {
 
@@ -17,10 +18,14 @@ std::string format_bytes(std::uint64_t bytes);
 /// "49,152": thousands separated by commas.
 std::string format_count(std::int64_t count);
 
-/// "134.5 M", "1.2 B", "576": parameter counts in decimal units, one decimal.
+/// "134.5 M", "1.2 B", "49.2 K", "576": parameter counts in decimal units, one decimal.
 std::string format_parameters(std::int64_t count);
 
 /// "12 ms", "1.25 s", "2:41 min", "1:02:03 h".
 std::string format_seconds(double seconds);
+
+/// A name that came out of a file, safe to print: control characters as "\\u001b", and of more than 256 bytes only the
+/// beginning, followed by "... (4,005 bytes)".
+std::string format_name(std::string_view name);
 
 } // namespace tieshard

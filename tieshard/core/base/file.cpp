@@ -1,0 +1,214 @@
+#include "tieshard/core/base/file.h"
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "tieshard/core/base/error.h"
+#include "tieshard/core/base/staged_file.h"
+
+namespace tieshard {
+namespace {
+
+[[noreturn]] void throw_peer(const std::filesystem::path& path, int error, const std::string& doing) {
+  const bool full = error == ENOSPC || error == EDQUOT;
+  throw PeerError({.code = full ? Code::kDiskFull : Code::kIoFailed,
+                   .what = full ? "there is no room on the disk" : "the kernel refused a file operation",
+                   .where = path.string(),
+                   .why = concat("expected to ", doing, ", got: ", std::strerror(error)),
+                   .fix = full ? "free space or a quota on that disk, or write to another one"
+                               : "check the disk and the permissions of the directory, then try again"});
+}
+
+[[noreturn]] void throw_unreadable(const std::filesystem::path& path, const std::string& got) {
+  throw InputError({.code = Code::kFileUnreadable,
+                    .what = "a file is there but cannot be opened",
+                    .where = path.string(),
+                    .why = concat("expected a readable regular file, got ", got),
+                    .fix = "name another path, or correct the permissions"});
+}
+
+int open_retrying(const std::filesystem::path& path, int flags) {
+  int descriptor = -1;
+  do {
+    descriptor = ::open(path.c_str(), flags | O_CLOEXEC, 0666);
+  } while (descriptor < 0 && errno == EINTR);
+  return descriptor;
+}
+
+struct stat status_of(int descriptor, const std::filesystem::path& path) {
+  struct stat status{};
+  if (::fstat(descriptor, &status) != 0) {
+    throw_peer(path, errno, "ask for the size of the file");
+  }
+  return status;
+}
+
+/// Takes disk for the file now. Where a file system cannot, the size alone is set and a full disk shows when writing.
+void reserve(int descriptor, const std::filesystem::path& path, std::uint64_t bytes) {
+  if (bytes == 0) {
+    return;
+  }
+  const auto size = static_cast<off_t>(bytes);
+  int result = 0;
+  do {
+    result = ::fallocate(descriptor, 0, 0, size);
+  } while (result != 0 && errno == EINTR);
+  if (result != 0 && errno == EOPNOTSUPP) {
+    result = ::ftruncate(descriptor, size);
+  }
+  if (result != 0) {
+    const int error = errno;
+    ::unlink(path.c_str());
+    throw_peer(path, error, concat("reserve ", bytes, " bytes"));
+  }
+}
+
+} // namespace
+
+File File::open_for_reading(const std::filesystem::path& path) {
+  // O_NONBLOCK: opening a FIFO must not wait for a writer; it changes nothing for a regular file.
+  const int descriptor = open_retrying(path, O_RDONLY | O_NONBLOCK);
+  if (descriptor < 0 && (errno == ENOENT || errno == ENOTDIR)) {
+    throw InputError({.code = Code::kFileNotFound,
+                      .what = "a file that is needed is not there",
+                      .where = path.string(),
+                      .why = concat("expected a file, got: ", std::strerror(errno)),
+                      .fix = "check the path; if it is a symbolic link, check what it points at"});
+  }
+  if (descriptor < 0) {
+    throw_unreadable(path, std::strerror(errno));
+  }
+  File file(descriptor, path);
+  const struct stat status = status_of(descriptor, path);
+  if (!S_ISREG(status.st_mode)) {
+    throw_unreadable(path, S_ISDIR(status.st_mode) ? "a directory" : "a device, pipe or socket");
+  }
+  return file;
+}
+
+File File::create(const std::filesystem::path& path, std::uint64_t bytes) {
+  if (!std::in_range<off_t>(bytes)) {
+    throw_peer(path, EFBIG, concat("create a file of ", bytes, " bytes"));
+  }
+  const int descriptor = open_retrying(path, O_RDWR | O_CREAT | O_TRUNC);
+  if (descriptor < 0) {
+    throw_peer(path, errno, "create the file");
+  }
+  File file(descriptor, path);
+  reserve(descriptor, path, bytes);
+  return file;
+}
+
+File File::open_for_writing(const std::filesystem::path& path) {
+  const int descriptor = open_retrying(path, O_WRONLY);
+  if (descriptor < 0) {
+    throw_peer(path, errno, "open the file for writing");
+  }
+  return File(descriptor, path);
+}
+
+File::File(File&& other) noexcept : descriptor_(std::exchange(other.descriptor_, -1)), path_(std::move(other.path_)) {}
+
+File& File::operator=(File&& other) noexcept {
+  std::swap(descriptor_, other.descriptor_);
+  std::swap(path_, other.path_);
+  return *this;
+}
+
+File::~File() {
+  if (descriptor_ >= 0) {
+    ::close(descriptor_);
+  }
+}
+
+void File::read_at(std::uint64_t offset, std::span<std::byte> out) const {
+  const std::uint64_t first = offset;
+  while (!out.empty()) {
+    const ssize_t count =
+        std::in_range<off_t>(offset) ? ::pread(descriptor_, out.data(), out.size(), static_cast<off_t>(offset)) : 0;
+    if (count < 0 && errno == EINTR) {
+      continue;
+    }
+    if (count < 0) {
+      throw_peer(path_, errno, concat("read at byte ", offset));
+    }
+    if (count == 0) {
+      throw PeerError({.code = Code::kIoFailed,
+                       .what = "a file ended while it was read",
+                       .where = concat(path_.string(), ", bytes ", first, " to ", offset + out.size()),
+                       .why = concat("expected ", out.size(), " more bytes, got the end of the file at byte ", offset),
+                       .fix = "check whether another process writes or cuts the file"});
+    }
+    out = out.subspan(static_cast<std::size_t>(count));
+    offset += static_cast<std::uint64_t>(count);
+  }
+}
+
+void File::write_at(std::uint64_t offset, std::span<const std::byte> data) const {
+  while (!data.empty()) {
+    if (!std::in_range<off_t>(offset)) {
+      throw_peer(path_, EFBIG, concat("write at byte ", offset));
+    }
+    const ssize_t count = ::pwrite(descriptor_, data.data(), data.size(), static_cast<off_t>(offset));
+    if (count < 0 && errno == EINTR) {
+      continue;
+    }
+    if (count < 0) {
+      throw_peer(path_, errno, concat("write ", data.size(), " bytes at byte ", offset));
+    }
+    data = data.subspan(static_cast<std::size_t>(count));
+    offset += static_cast<std::uint64_t>(count);
+  }
+}
+
+void File::sync() const {
+  if (::fsync(descriptor_) != 0) {
+    throw_peer(path_, errno, "make the file durable");
+  }
+}
+
+std::uint64_t File::size() const {
+  return static_cast<std::uint64_t>(status_of(descriptor_, path_).st_size);
+}
+
+std::string read_text_file(const std::filesystem::path& path, std::uint64_t max_bytes) {
+  const File file = File::open_for_reading(path);
+  const std::uint64_t size = file.size();
+  if (size > max_bytes) {
+    throw InputError({.code = Code::kFileTooLarge,
+                      .what = "a text file is larger than any of its kind",
+                      .where = path.string(),
+                      .why = concat("expected at most ", max_bytes, " bytes, got ", size),
+                      .fix = "check that the path names the file that is meant"});
+  }
+  std::string text(size, '\0');
+  file.read_at(0, std::as_writable_bytes(std::span(text)));
+  return text;
+}
+
+void write_text_file(const std::filesystem::path& path, const std::string& text) {
+  StagedFile staged = StagedFile::create(path, text.size());
+  staged.file().write_at(0, std::as_bytes(std::span(text)));
+  staged.publish();
+}
+
+void sync_directory(const std::filesystem::path& directory) {
+  const std::filesystem::path path = directory.empty() ? std::filesystem::path(".") : directory;
+  const int descriptor = open_retrying(path, O_RDONLY | O_DIRECTORY);
+  if (descriptor < 0) {
+    throw_peer(path, errno, "open the directory");
+  }
+  const int result = ::fsync(descriptor);
+  const int error = errno;
+  ::close(descriptor);
+  if (result != 0) {
+    throw_peer(path, error, "make the directory durable");
+  }
+}
+
+} // namespace tieshard
