@@ -1,0 +1,75 @@
+# Everything starts here. Each target installs what it needs first (tools/setup.sh says what) and is quick the next time.
+
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+JOBS ?= $(shell nproc)
+
+export VIRTUAL_ENV := $(CURDIR)/.venv
+export PATH := $(VIRTUAL_ENV)/bin:$(PATH)
+export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
+export CTEST_PARALLEL_LEVEL := $(JOBS)
+export CMAKE_CXX_COMPILER_LAUNCHER := ccache
+# Without these two, ccache refuses every file that uses the precompiled torch header.
+export CCACHE_SLOPPINESS := pch_defines,time_macros
+
+.PHONY: help
+help: ## Show this list
+	@echo "make <target>"
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: build
+build: ## Build the optimised programs: build/bin/tieshard and build/bin/tieshard-runtime
+	@tools/setup.sh build
+	@cmake --preset release
+	@cmake --build --preset release --target programs
+
+.PHONY: demo
+demo: build ## Make, load, shard, train and export a small tied model on 2 ranks (about a minute)
+	@build/bin/tieshard demo
+
+.PHONY: test
+test: ## Build and run every test, with a summary at the end
+	@tools/setup.sh test
+	@tools/test.sh
+
+.PHONY: asan
+asan: ## Build everything with AddressSanitizer and UBSan, and run the tests so
+	@tools/setup.sh build
+	@tools/test.sh asan
+
+.PHONY: fuzz
+fuzz: ## Fuzz the parsers of files with libFuzzer, FUZZ_SECONDS (30) each
+	@tools/setup.sh fuzz
+	@tools/fuzz.sh
+
+.PHONY: bench-load
+bench-load: build ## Measure loading against the peers (docs/benchmarks.md)
+	@tools/setup.sh test
+	@python bench/bench_load.py $(ARGS)
+
+.PHONY: bench-step
+bench-step: build ## Measure a training step against the peers (docs/benchmarks.md)
+	@tools/setup.sh test
+	@python bench/bench_step.py $(ARGS)
+
+.PHONY: format
+format: ## Format all C++ files in place
+	@tools/setup.sh format
+	@git ls-files -co --exclude-standard '*.h' '*.cpp' | xargs clang-format -i
+
+.PHONY: format-check
+format-check: ## Fail when a C++ file is not formatted
+	@tools/setup.sh format
+	@git ls-files -co --exclude-standard '*.h' '*.cpp' | xargs clang-format --dry-run --Werror
+
+.PHONY: lint
+lint: format-check ## format-check, the rules between rooms, and clang-tidy on the torch-free rooms
+	@tools/setup.sh core
+	@tools/check_rooms.py
+	@cmake --preset core
+	@git ls-files 'tieshard/core/*.cpp' 'tieshard/cli/*.cpp' ':!tieshard/cli/runtime' | \
+	  xargs -P $(JOBS) -n 4 clang-tidy -p build/core --quiet
+
+.PHONY: clean
+clean: ## Remove build/ (the virtual environment stays)
+	@rm -rf build
