@@ -1,0 +1,83 @@
+#include "tieshard/runtime/mesh/collectives.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include <ATen/ATen.h>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+
+#include "tieshard/core/base/error.h"
+
+namespace tieshard {
+namespace {
+
+/// Runs one collective and waits for it.
+template <typename Start>
+void finish(const DeviceMesh& mesh, const char* operation, const Start& start) {
+  try {
+    start(*mesh.backend())->wait();
+  } catch (const std::exception& error) {
+    const std::string text = error.what();
+    throw PeerError({.code = Code::kCollectiveFailed,
+                     .what = "a collective failed, mostly because a rank is gone",
+                     .where = concat(mesh.where(), ", ", operation),
+                     .why = text.substr(0, text.find('\n')),
+                     .fix = "look for the first rank that reported an error of its own; if none did, it was killed or its "
+                            "host is unreachable"});
+  }
+}
+
+} // namespace
+
+void all_gather_into_tensor(const DeviceMesh& mesh, at::Tensor output, at::Tensor input) {
+  if (mesh.size() == 1) {
+    output.copy_(input);
+    return;
+  }
+  finish(mesh, "all_gather", [&](c10d::Backend& backend) { return backend._allgather_base(output, input); });
+}
+
+void reduce_scatter_tensor(const DeviceMesh& mesh, at::Tensor output, at::Tensor input) {
+  if (mesh.size() == 1) {
+    output.copy_(input);
+    return;
+  }
+  finish(mesh, "reduce_scatter", [&](c10d::Backend& backend) { return backend._reduce_scatter_base(output, input); });
+}
+
+void all_reduce(const DeviceMesh& mesh, at::Tensor tensor, ReduceOp op) {
+  if (mesh.size() == 1) {
+    return;
+  }
+  c10d::AllreduceOptions options;
+  options.reduceOp = op == ReduceOp::kSum   ? c10d::ReduceOp::SUM
+                     : op == ReduceOp::kMin ? c10d::ReduceOp::MIN
+                                            : c10d::ReduceOp::MAX;
+  std::vector<at::Tensor> tensors{std::move(tensor)};
+  finish(mesh, "all_reduce", [&](c10d::Backend& backend) { return backend.allreduce(tensors, options); });
+}
+
+void barrier(const DeviceMesh& mesh) {
+  if (mesh.size() > 1) {
+    finish(mesh, "barrier", [](c10d::Backend& backend) { return backend.barrier(); });
+  }
+}
+
+std::vector<std::string> all_gather_text(const DeviceMesh& mesh, const std::string& text) {
+  at::Tensor length = at::full({1}, static_cast<std::int64_t>(text.size()), at::kLong);
+  at::Tensor lengths = at::empty({mesh.size()}, at::kLong);
+  all_gather_into_tensor(mesh, lengths, length);
+  const std::int64_t longest = std::max<std::int64_t>(1, lengths.max().item<std::int64_t>());
+  at::Tensor mine = at::zeros({longest}, at::kByte);
+  std::memcpy(mine.mutable_data_ptr<std::uint8_t>(), text.data(), text.size());
+  at::Tensor all = at::empty({mesh.size() * longest}, at::kByte);
+  all_gather_into_tensor(mesh, all, mine);
+  std::vector<std::string> texts;
+  for (std::int64_t rank = 0; rank < mesh.size(); ++rank) {
+    const auto* begin = reinterpret_cast<const char*>(all.const_data_ptr<std::uint8_t>()) + rank * longest;
+    texts.emplace_back(begin, static_cast<std::size_t>(lengths[rank].item<std::int64_t>()));
+  }
+  return texts;
+}
+
+} // namespace tieshard

@@ -1,0 +1,39 @@
+// tieshard/runtime/mesh/collectives.h
+//
+// The collectives of the project, all of them. On one rank they are copies. Every rank of the mesh must call each one, in
+// the same order; each waits at most the mesh's timeout.
+//
+// Flow:   load, fsdp, optim, state, train -> [this] -> c10d
+// Source: torch.distributed (all_gather_into_tensor, reduce_scatter_tensor, all_reduce, broadcast, barrier).
+//
+// All throw PeerError collective-failed, naming the operation and this rank, when another rank is gone or late.
+
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "tieshard/runtime/mesh/device_mesh.h"
+
+namespace tieshard {
+
+/// output [size * n] = the inputs [n] of all ranks, in rank order. Contiguous, same dtype.
+void all_gather_into_tensor(const DeviceMesh& mesh, at::Tensor output, at::Tensor input);
+
+/// output [n] = this rank's n elements of the elementwise sum of all ranks' inputs [size * n].
+void reduce_scatter_tensor(const DeviceMesh& mesh, at::Tensor output, at::Tensor input);
+
+enum class ReduceOp { kSum, kMin, kMax };
+
+/// Replaces `tensor` on every rank by the elementwise reduction over all ranks.
+void all_reduce(const DeviceMesh& mesh, at::Tensor tensor, ReduceOp op = ReduceOp::kSum);
+
+/// Waits until every rank is here.
+void barrier(const DeviceMesh& mesh);
+
+/// The texts of all ranks, in rank order; lengths may differ.
+std::vector<std::string> all_gather_text(const DeviceMesh& mesh, const std::string& text);
+
+} // namespace tieshard

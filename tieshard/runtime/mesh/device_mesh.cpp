@@ -1,0 +1,27 @@
+#include "tieshard/runtime/mesh/device_mesh.h"
+
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+
+#include "tieshard/core/base/error.h"
+#include "tieshard/runtime/mesh/process_group.h"
+
+namespace tieshard {
+
+DeviceMesh DeviceMesh::from_environment(std::chrono::milliseconds timeout) {
+  return connect(read_rank_environment(), timeout);
+}
+
+DeviceMesh DeviceMesh::connect(const RankEnvironment& environment, std::chrono::milliseconds timeout) {
+  DeviceMesh mesh;
+  mesh.environment_ = environment;
+  if (environment.world_size > 1) {
+    mesh.backend_ = connect_gloo(environment, timeout);
+  }
+  return mesh;
+}
+
+std::string DeviceMesh::where() const {
+  return concat("rank ", rank(), "/", size());
+}
+
+} // namespace tieshard

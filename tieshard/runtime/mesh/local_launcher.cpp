@@ -1,0 +1,180 @@
+#include "tieshard/runtime/mesh/local_launcher.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <map>
+
+namespace tieshard {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+[[noreturn]] void fail(const std::string& operation) {
+  throw PeerError({.code = Code::kIoFailed,
+                   .what = "the kernel refused to start a rank",
+                   .where = operation,
+                   .why = ::strerror(errno),
+                   .fix = "check the process and file limits of this user (ulimit -a)"});
+}
+
+/// A port of the loopback interface that was free a moment ago.
+int free_port() {
+  const int socket = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t length = sizeof(address);
+  if (socket < 0 || ::bind(socket, reinterpret_cast<sockaddr*>(&address), length) != 0 ||
+      ::getsockname(socket, reinterpret_cast<sockaddr*>(&address), &length) != 0) {
+    fail("choosing a port on 127.0.0.1");
+  }
+  ::close(socket);
+  return ntohs(address.sin_port);
+}
+
+/// In the child: becomes rank `rank`. Does not return.
+[[noreturn]] void become_rank(const LaunchOptions& options, std::int64_t rank, int port, pid_t launcher, const sigset_t& mask) {
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (::getppid() != launcher) { // it died before prctl
+    ::_exit(1);
+  }
+  ::sigprocmask(SIG_SETMASK, &mask, nullptr);
+  ::setenv("RANK", std::to_string(rank).c_str(), 1);
+  ::setenv("LOCAL_RANK", std::to_string(rank).c_str(), 1);
+  ::setenv("WORLD_SIZE", std::to_string(options.ranks).c_str(), 1);
+  ::setenv("LOCAL_WORLD_SIZE", std::to_string(options.ranks).c_str(), 1);
+  ::setenv("MASTER_ADDR", "127.0.0.1", 1);
+  ::setenv("MASTER_PORT", std::to_string(port).c_str(), 1);
+  ::unsetenv("TORCHELASTIC_USE_AGENT_STORE");
+  std::vector<char*> arguments;
+  for (const std::string& argument : options.arguments) {
+    arguments.push_back(const_cast<char*>(argument.c_str()));
+  }
+  arguments.push_back(nullptr);
+  ::execv("/proc/self/exe", arguments.data());
+  ::_exit(127);
+}
+
+class Ranks {
+ public:
+  explicit Ranks(const LaunchOptions& options) : options_(options) {}
+
+  void start(int port, const sigset_t& mask) {
+    const pid_t launcher = ::getpid();
+    for (std::int64_t rank = 0; rank < options_.ranks; ++rank) {
+      const pid_t child = ::fork();
+      if (child == 0) {
+        become_rank(options_, rank, port, launcher, mask);
+      }
+      if (child < 0) {
+        signal_all(SIGKILL);
+        fail(concat("fork of rank ", rank));
+      }
+      running_.emplace(child, rank);
+    }
+  }
+
+  /// Takes note of every rank that has ended.
+  void reap() {
+    int status = 0;
+    for (pid_t child = ::waitpid(-1, &status, WNOHANG); child > 0; child = ::waitpid(-1, &status, WNOHANG)) {
+      const auto found = running_.find(child);
+      if (found == running_.end()) {
+        continue;
+      }
+      const std::int64_t rank = found->second;
+      running_.erase(found);
+      const int code = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+      if (code == 0 || ending()) {
+        continue;
+      }
+      if (WIFSIGNALED(status) && options_.on_death) {
+        options_.on_death({.code = Code::kRankDied,
+                           .what = "a rank ended without a word",
+                           .where = concat("rank ", rank, "/", options_.ranks, ", process ", child),
+                           .why = concat("it was ended by signal ", WTERMSIG(status), " (", ::strsignal(WTERMSIG(status)), ")"),
+                           .fix = "signal 9 without a sender is mostly the kernel's out-of-memory killer: see its log; the "
+                                  "other ranks are being ended"});
+      }
+      end(code);
+    }
+  }
+
+  /// From now on the ranks are to end; `code` is what the launcher returns.
+  void end(int code) {
+    if (!ending()) {
+      code_ = code;
+      deadline_ = Clock::now() + options_.grace;
+    }
+  }
+
+  /// Sends the signals that are due.
+  void press() {
+    if (ending() && Clock::now() >= deadline_) {
+      signal_all(pressed_ ? SIGKILL : SIGTERM);
+      pressed_ = true;
+      deadline_ = Clock::now() + options_.grace;
+    }
+  }
+
+  void signal_all(int signal) const {
+    for (const auto& [child, rank] : running_) {
+      ::kill(child, signal);
+    }
+  }
+
+  bool any() const {
+    return !running_.empty();
+  }
+  int code() const {
+    return code_;
+  }
+
+ private:
+  bool ending() const {
+    return code_ != 0;
+  }
+
+  const LaunchOptions& options_;
+  std::map<pid_t, std::int64_t> running_;
+  Clock::time_point deadline_{};
+  bool pressed_ = false;
+  int code_ = 0;
+};
+
+} // namespace
+
+int launch_local(const LaunchOptions& options) {
+  sigset_t waited;
+  sigset_t before;
+  ::sigemptyset(&waited);
+  for (const int signal : {SIGCHLD, SIGINT, SIGTERM, SIGHUP}) {
+    ::sigaddset(&waited, signal);
+  }
+  ::sigprocmask(SIG_BLOCK, &waited, &before);
+  Ranks ranks(options);
+  ranks.start(free_port(), before);
+  while (ranks.any()) {
+    const timespec tick{.tv_sec = 0, .tv_nsec = 100'000'000};
+    const int signal = ::sigtimedwait(&waited, nullptr, &tick);
+    if (signal > 0 && signal != SIGCHLD) {
+      ranks.end(128 + signal);
+      ranks.signal_all(SIGTERM);
+    }
+    ranks.reap();
+    ranks.press();
+  }
+  ::sigprocmask(SIG_SETMASK, &before, nullptr);
+  return ranks.code();
+}
+
+} // namespace tieshard

@@ -1,0 +1,36 @@
+// tieshard/runtime/mesh/local_launcher.h
+//
+// `--ranks N` on one host: starts this program N times and sees to it that they end together.
+//
+// Flow:   cli -> [this] -> N processes with torchrun's variables
+// Source: torch.distributed.run, in what its workers see (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT).
+
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "tieshard/core/base/error.h"
+
+namespace tieshard {
+
+struct LaunchOptions {
+  std::int64_t ranks = 1;
+  std::vector<std::string> arguments;        ///< of the program, argv[0] included; run as /proc/self/exe
+  std::chrono::milliseconds grace{5000};     ///< after a failure or a signal: how long the others may take to end
+  std::function<void(const Diagnostic&)> on_death; ///< called when a rank dies of a signal (it cannot say so itself)
+};
+
+/// Starts the ranks and waits for all of them. Must be called from a single-threaded process.
+///
+/// When a rank fails or this process gets SIGINT, SIGTERM or SIGHUP, the others get SIGTERM after `grace` and SIGKILL
+/// after another `grace`; when this process is killed, the kernel kills them. No process is left behind.
+///
+/// @returns 0, else the exit status of the rank that failed first (128 + signal when a signal ended it or this process)
+/// @throws PeerError io-failed when a process cannot be started
+int launch_local(const LaunchOptions& options);
+
+} // namespace tieshard

@@ -1,0 +1,137 @@
+#include "tieshard/runtime/mesh/rank_environment.h"
+
+#include <charconv>
+#include <cstdlib>
+
+#include "tieshard/core/base/error.h"
+
+namespace tieshard {
+namespace {
+
+/// Names of one launcher's variables.
+struct Names {
+  Launcher launcher;
+  const char* rank;
+  const char* size;
+  const char* local_rank;
+  const char* local_size;
+};
+
+constexpr Names kLaunchers[] = {
+    {Launcher::kTorchrun, "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"},
+    {Launcher::kMpirun,
+     "OMPI_COMM_WORLD_RANK",
+     "OMPI_COMM_WORLD_SIZE",
+     "OMPI_COMM_WORLD_LOCAL_RANK",
+     "OMPI_COMM_WORLD_LOCAL_SIZE"},
+    {Launcher::kMpirun, "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"},
+    {Launcher::kSlurm, "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_NTASKS_PER_NODE"},
+};
+
+[[noreturn]] void refuse(std::string where, std::string why, std::string fix) {
+  throw InputError({.code = Code::kBadEnvironment,
+                    .what = "launcher variables are missing or contradict each other",
+                    .where = std::move(where),
+                    .why = std::move(why),
+                    .fix = std::move(fix)});
+}
+
+std::int64_t number(const std::string& name, const std::string& text) {
+  std::int64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size() || value < 0) {
+    refuse(name, concat("expected a non-negative integer, got \"", text, "\""), "let the launcher set it, or unset it");
+  }
+  return value;
+}
+
+std::int64_t number_or(const EnvironmentLookup& lookup, const std::string& name, std::int64_t fallback) {
+  const auto text = lookup(name);
+  return text ? number(name, *text) : fallback;
+}
+
+void set_meeting_point(RankEnvironment& environment, const Names& names, const EnvironmentLookup& lookup) {
+  const auto address = lookup("MASTER_ADDR");
+  const auto port = lookup("MASTER_PORT");
+  if (environment.launcher == Launcher::kTorchrun && environment.world_size > 1 && (!address || !port)) {
+    refuse(address ? "MASTER_PORT" : "MASTER_ADDR",
+           concat("RANK=", environment.rank, " of WORLD_SIZE=", environment.world_size, " needs both, got none"),
+           "start through torchrun or --ranks N, or set MASTER_ADDR and MASTER_PORT to rank 0's host and a free port");
+  }
+  if (environment.launcher == Launcher::kSlurm) {
+    const auto nodes = lookup("SLURM_STEP_NODELIST") ? lookup("SLURM_STEP_NODELIST") : lookup("SLURM_JOB_NODELIST");
+    environment.master_addr = nodes ? first_slurm_host(*nodes) : "127.0.0.1";
+    environment.master_port = static_cast<int>(20000 + number_or(lookup, "SLURM_JOB_ID", 0) % 20000);
+  }
+  if (environment.launcher == Launcher::kMpirun && !address && environment.world_size > 1 &&
+      number_or(lookup, names.local_size, environment.world_size) != environment.world_size) {
+    refuse("MASTER_ADDR",
+           "the ranks are on several hosts and MPI's variables do not say which is rank 0's",
+           "mpirun -x MASTER_ADDR=<host of rank 0> -x MASTER_PORT=29500 ...");
+  }
+  if (address) {
+    environment.master_addr = *address;
+  }
+  if (port) {
+    environment.master_port = static_cast<int>(number("MASTER_PORT", *port));
+  }
+  if (environment.master_port < 1 || environment.master_port > 65535) {
+    refuse("MASTER_PORT", concat("expected 1 to 65535, got ", environment.master_port), "choose a free port");
+  }
+}
+
+} // namespace
+
+std::string first_slurm_host(const std::string& node_list) {
+  const std::size_t bracket = node_list.find('[');
+  const std::size_t comma = node_list.find(',');
+  if (bracket == std::string::npos || comma < bracket) {
+    return node_list.substr(0, comma);
+  }
+  const std::size_t end = node_list.find_first_of(",-]", bracket);
+  const std::size_t close = node_list.find(']', bracket);
+  if (end == std::string::npos || close == std::string::npos) {
+    refuse("SLURM_STEP_NODELIST", concat("expected a node list, got \"", node_list, "\""), "set MASTER_ADDR by hand");
+  }
+  const std::size_t next = node_list.find(',', close);
+  const std::string suffix = node_list.substr(close + 1, next == std::string::npos ? next : next - close - 1);
+  return node_list.substr(0, bracket) + node_list.substr(bracket + 1, end - bracket - 1) + suffix;
+}
+
+RankEnvironment read_rank_environment(const EnvironmentLookup& lookup) {
+  RankEnvironment environment;
+  for (const Names& names : kLaunchers) {
+    const auto rank = lookup(names.rank);
+    if (!rank) {
+      continue;
+    }
+    const auto size = lookup(names.size);
+    if (!size) {
+      refuse(names.size, concat(names.rank, " is set to ", *rank, " but ", names.size, " is not"),
+             concat("set ", names.size, " to the number of ranks, or unset ", names.rank));
+    }
+    environment.launcher = names.launcher;
+    environment.rank = number(names.rank, *rank);
+    environment.world_size = number(names.size, *size);
+    environment.local_rank = number_or(lookup, names.local_rank, environment.rank);
+    if (environment.rank >= environment.world_size) {
+      refuse(names.rank,
+             concat("expected 0 to ", environment.world_size - 1, ", got ", environment.rank),
+             concat("ranks count from 0 and ", names.size, " is how many there are"));
+    }
+    set_meeting_point(environment, names, lookup);
+    break;
+  }
+  environment.agent_store = lookup("TORCHELASTIC_USE_AGENT_STORE") == "True";
+  environment.attempt = lookup("TORCHELASTIC_RESTART_COUNT").value_or("0");
+  return environment;
+}
+
+RankEnvironment read_rank_environment() {
+  return read_rank_environment([](const std::string& name) -> std::optional<std::string> {
+    const char* value = std::getenv(name.c_str());
+    return value != nullptr && *value != '\0' ? std::optional<std::string>(value) : std::nullopt;
+  });
+}
+
+} // namespace tieshard
