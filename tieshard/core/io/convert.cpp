@@ -1,0 +1,115 @@
+#include "tieshard/core/io/convert.h"
+
+#include <cstring>
+
+#include "tieshard/core/base/error.h"
+#include "tieshard/core/base/float_formats.h"
+
+// The baseline of x86-64 has no 16-bit to 32-bit vector moves; where the processor has AVX2 the same loops run in it.
+#if defined(__x86_64__) && defined(__GNUC__)
+#define TIESHARD_AVX2_LOOPS 1
+#endif
+
+namespace tieshard {
+namespace {
+
+using Loop = void (*)(const std::byte* source, std::byte* target, std::size_t count);
+
+template <typename From, typename To>
+[[gnu::always_inline]] inline void convert_each(const std::byte* __restrict source,
+                                                std::byte* __restrict target,
+                                                std::size_t count) {
+  using Source = typename From::Bits;
+  using Target = typename To::Bits;
+  for (std::size_t i = 0; i < count; ++i) {
+    Source in;
+    std::memcpy(&in, source + i * sizeof(Source), sizeof(Source));
+    const auto value = From::decode(in);
+    Target out;
+    if constexpr (sizeof(Target) == 8) {
+      out = To::encode(static_cast<double>(value));
+    } else {
+      out = To::encode(static_cast<float>(value));
+    }
+    std::memcpy(target + i * sizeof(Target), &out, sizeof(Target));
+  }
+}
+
+template <typename From, typename To>
+void baseline(const std::byte* source, std::byte* target, std::size_t count) {
+  convert_each<From, To>(source, target, count);
+}
+
+#ifdef TIESHARD_AVX2_LOOPS
+template <typename From, typename To>
+[[gnu::target("avx2")]] void avx2(const std::byte* source, std::byte* target, std::size_t count) {
+  convert_each<From, To>(source, target, count);
+}
+#endif
+
+template <typename From, typename To>
+Loop best_loop() {
+#ifdef TIESHARD_AVX2_LOOPS
+  if (__builtin_cpu_supports("avx2")) {
+    return avx2<From, To>;
+  }
+#endif
+  return baseline<From, To>;
+}
+
+template <typename From>
+Loop loop_from(DType to) {
+  switch (to) {
+    case DType::kF16:
+      return best_loop<From, Float16Format>();
+    case DType::kBF16:
+      return best_loop<From, BFloat16Format>();
+    case DType::kF32:
+      return best_loop<From, Float32Format>();
+    case DType::kF64:
+      return best_loop<From, Float64Format>();
+    default:
+      return nullptr;
+  }
+}
+
+Loop find_loop(DType from, DType to) {
+  switch (from) {
+    case DType::kF16:
+      return loop_from<Float16Format>(to);
+    case DType::kBF16:
+      return loop_from<BFloat16Format>(to);
+    case DType::kF32:
+      return loop_from<Float32Format>(to);
+    case DType::kF64:
+      return loop_from<Float64Format>(to);
+    default:
+      return nullptr;
+  }
+}
+
+} // namespace
+
+bool convertible(DType from, DType to) {
+  return from == to || (is_wide_float(from) && is_wide_float(to));
+}
+
+void convert(const std::byte* source, DType from, std::byte* target, DType to, std::size_t count) {
+  if (count == 0) {
+    return; // an empty buffer may be null, which memcpy must not be given
+  }
+  if (from == to) {
+    std::memcpy(target, source, (count * static_cast<std::size_t>(bits(from)) + 7) / 8);
+    return;
+  }
+  const Loop loop = find_loop(from, to);
+  if (loop == nullptr) {
+    throw UsageError({.code = Code::kNotConvertible,
+                      .what = "no conversion between two dtypes",
+                      .why = concat("only F16, BF16, F32 and F64 convert, got ", name(from), " to ", name(to)),
+                      .fix = "read the tensor in its stored dtype"});
+  }
+  loop(source, target, count);
+}
+
+} // namespace tieshard
