@@ -50,7 +50,7 @@
   X(kTensorNotInIndex,     "tensor-not-in-index",    "a shard holds tensors that the index leaves out") \
   X(kTensorInTwoShards,    "tensor-in-two-shards",   "a tensor is stored in more than one shard") \
   X(kTotalSize,            "total-size",             "total_size of the index is not the sum of its tensors") \
-  X(kStaleIndex,           "stale-index",            "an index without its shards lies beside a single file") \
+  X(kStaleIndex,           "stale-index",            "an index beside a single weights file is not used") \
   X(kConfigMissing,        "config-missing",         "there is no config.json") \
   X(kConfigMalformed,      "config-malformed",       "config.json is not a JSON object") \
   X(kConfigMissingKey,     "config-missing-key",     "config.json lacks a field that the family needs") \

@@ -90,4 +90,13 @@ std::string format_name(std::string_view name) {
   return cut ? concat(text, "... (", format_count(static_cast<std::int64_t>(name.size())), " bytes)") : text;
 }
 
+std::string format_names(const std::vector<std::string>& names) {
+  constexpr std::size_t kMaxNames = 8;
+  std::string text;
+  for (std::size_t i = 0; i < std::min(names.size(), kMaxNames); ++i) {
+    text += concat(i == 0 ? "" : ", ", format_name(names[i]));
+  }
+  return names.size() > kMaxNames ? concat(text, " and ", names.size() - kMaxNames, " more") : text;
+}
+
 } // namespace tieshard

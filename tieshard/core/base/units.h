@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace tieshard {
 
@@ -27,5 +28,8 @@ std::string format_seconds(double seconds);
 /// A name that came out of a file, safe to print: control characters as "\\u001b", and of more than 256 bytes only the
 /// beginning, followed by "... (4,005 bytes)".
 std::string format_name(std::string_view name);
+
+/// Names for a message: "a, b, c"; of more than eight only the first: "a, ..., h and 12 more".
+std::string format_names(const std::vector<std::string>& names);
 
 } // namespace tieshard

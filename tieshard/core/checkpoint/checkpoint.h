@@ -8,7 +8,6 @@
 #pragma once
 
 #include <filesystem>
-#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -34,8 +33,8 @@ class Checkpoint {
  public:
   /// Opens `directory`: config.json, then model.safetensors, or the shards of model.safetensors.index.json.
   ///
-  /// A single file wins over a stale index beside it when the shards that the index names do not exist (warning
-  /// stale-index).
+  /// A single file wins over an index beside it, as in transformers, unless the index names that file (warning
+  /// stale-index, which says whether the other shards are there too).
   /// @throws InputError directory-not-found, config-missing, no-weights (names what is there instead), index-malformed,
   ///         path-escape, shard-missing, tensor-not-in-shard, tensor-not-in-index, and everything that HfConfig::parse
   ///         and SafetensorsFile::open throw

@@ -3,7 +3,7 @@
 // Lays a safetensors file out before a byte of it is written, so that several ranks can write disjoint ranges of it.
 //
 // Flow:   runtime/state/hf_export -> [this] -> io/slice_writer.h
-// Source: the safetensors format text; like its library: falling alignment of the dtype, then name; header padded to 8.
+// Source: the safetensors format text; like its library: falling order of DType, then name; header padded to 8.
 
 #pragma once
 
@@ -30,13 +30,15 @@ struct SafetensorsLayout {
   std::string prefix;       ///< the 8-byte length and the padded header: the first bytes of the file
   SafetensorsHeader header; ///< with `begin` and `end` of each tensor and `data_start`
   std::uint64_t file_bytes = 0;
+  std::map<std::string, std::uint64_t> offsets; ///< first byte in the file of each tensor
 
   /// Byte of the file at which `tensor` begins. @throws InternalError bug when it is not in the layout
   std::uint64_t offset_of(const std::string& tensor) const;
 };
 
 /// @param metadata  strings for __metadata__ ({"format": "pt"} is what transformers expects)
-/// @throws UsageError duplicate-tensor-name when a name occurs twice, size-overflow
+/// @throws UsageError duplicate-tensor-name when a name occurs twice, bad-entry when a tensor is called __metadata__,
+///         json-not-utf8, size-mismatch when packed elements do not fill whole bytes, bad-shape, size-overflow
 SafetensorsLayout layout_safetensors(std::vector<TensorSpec> tensors,
                                      const std::map<std::string, std::string>& metadata);
 
