@@ -1,0 +1,141 @@
+#include "tieshard/runtime/fsdp/fsdp_param.h"
+
+#include <algorithm>
+#include <utility>
+
+#include <ATen/ATen.h>
+#include <ATen/native/Resize.h>
+
+#include "tieshard/core/base/error.h"
+
+namespace tieshard {
+namespace {
+
+[[noreturn]] void refuse_shape(const ShardedParameter& spec, const Shape& local, const at::Tensor& parameter) {
+  throw UsageError({.code = Code::kForeignShape,
+                    .what = "a parameter is neither whole nor this rank's shard",
+                    .where = spec.fqn,
+                    .why = concat("expected ", to_string(spec.shape), " or ", to_string(local), ", got ",
+                                  to_string(parameter.sizes().vec())),
+                    .fix = "build the plan from this module and for this many ranks"});
+}
+
+void free_storage(const at::Tensor& tensor) {
+  at::native::resize_bytes_cpu(tensor.storage().unsafeGetStorageImpl(), 0);
+}
+
+} // namespace
+
+FsdpParam::FsdpParam(const ShardPlan& plan,
+                     const ShardedParameter& spec,
+                     at::Tensor parameter,
+                     std::int64_t rank,
+                     at::ScalarType compute)
+    : spec_(spec), rank_(rank), parameter_(std::move(parameter)) {
+  if (parameter_.is_meta()) {
+    throw UsageError({.code = Code::kStillOnMeta,
+                      .what = "a tensor has no bytes yet",
+                      .where = spec.fqn,
+                      .fix = "call load_shards() before fully_shard()"});
+  }
+  for (std::int64_t other = 0; other < plan.ranks(); ++other) {
+    ranges_.push_back(plan.range(spec, other));
+    chunk_numel_ = std::max(chunk_numel_, numel(plan.local_shape(spec, other)));
+  }
+  const at::NoGradGuard no_grad;
+  const Shape local = plan.local_shape(spec, rank);
+  const at::Tensor data = parameter_.variable_data();
+  if (data.sizes() == at::IntArrayRef(local)) {
+    shard_ = data;
+  } else if (data.sizes() == at::IntArrayRef(spec.shape)) {
+    shard_ = part_of(data, rank).clone(at::MemoryFormat::Contiguous);
+  } else {
+    refuse_shape(spec, local, parameter_);
+  }
+  whole_ = (plan.ranks() == 1 || replicated()) && shard_.scalar_type() == compute;
+  if (whole_) {
+    whole_tensor_ = shard_;
+  } else {
+    whole_tensor_ = at::empty(spec.shape, shard_.options().dtype(compute));
+    free_storage(whole_tensor_);
+  }
+  parameter_.set_data(shard_);
+}
+
+at::Tensor FsdpParam::part_of(const at::Tensor& whole, std::int64_t rank) const {
+  if (replicated()) {
+    return whole;
+  }
+  const ChunkRange range = ranges_[static_cast<std::size_t>(rank)];
+  return whole.narrow(spec_.dim, range.offset, range.size);
+}
+
+void FsdpParam::write_shard_to(at::Tensor chunk) const {
+  chunk.narrow(0, 0, shard_.numel()).view(shard_.sizes()).copy_(shard_);
+}
+
+void FsdpParam::read_part_from(const at::Tensor& chunk, std::int64_t rank) {
+  const at::Tensor part = part_of(whole_tensor_, rank);
+  part.copy_(chunk.narrow(0, 0, part.numel()).view(part.sizes()));
+}
+
+void FsdpParam::write_gradient_part_to(const at::Tensor& gradient, at::Tensor chunk, std::int64_t rank) const {
+  const at::Tensor part = part_of(gradient, rank);
+  chunk.narrow(0, 0, part.numel()).view(part.sizes()).copy_(part);
+}
+
+at::Tensor FsdpParam::gradient_from(const at::Tensor& chunk) const {
+  return chunk.narrow(0, 0, shard_.numel()).view(shard_.sizes()).to(shard_.scalar_type(), /*non_blocking=*/false, /*copy=*/true);
+}
+
+void FsdpParam::allocate_whole() {
+  if (!whole_) {
+    const auto bytes = static_cast<std::size_t>(whole_tensor_.numel()) * whole_tensor_.element_size();
+    at::native::resize_bytes_cpu(whole_tensor_.storage().unsafeGetStorageImpl(), bytes);
+  }
+}
+
+void FsdpParam::use_whole() {
+  if (!parameter_.is_alias_of(shard_)) {
+    throw UsageError({.code = Code::kWrongState,
+                      .what = "a managed parameter was given other storage",
+                      .where = spec_.fqn,
+                      .why = "expected the shard that fully_shard left in it, got another tensor's data",
+                      .fix = "change values in place (copy_) under NoGradGuard; do not call set_data or Module::to() on a "
+                             "sharded module"});
+  }
+  if (!whole_) {
+    parameter_.set_data(whole_tensor_);
+  }
+  unsharded_ = true;
+}
+
+void FsdpParam::use_shard() {
+  if (!whole_) {
+    parameter_.set_data(shard_);
+    free_storage(whole_tensor_);
+  }
+  unsharded_ = false;
+}
+
+void FsdpParam::stash_sharded_gradient() {
+  if (!stashed_) {
+    stashed_gradient_ = std::exchange(parameter_.mutable_grad(), at::Tensor());
+    stashed_ = true;
+  }
+}
+
+at::Tensor FsdpParam::take_whole_gradient() {
+  return std::exchange(parameter_.mutable_grad(), at::Tensor());
+}
+
+void FsdpParam::put_sharded_gradient(const at::Tensor& addition) {
+  at::Tensor gradient = std::exchange(stashed_gradient_, at::Tensor());
+  stashed_ = false;
+  if (addition.defined()) {
+    gradient = gradient.defined() ? gradient.add_(addition) : addition;
+  }
+  parameter_.mutable_grad() = gradient;
+}
+
+} // namespace tieshard

@@ -1,0 +1,108 @@
+// tieshard/runtime/fsdp/fsdp_param.h
+//
+// One managed parameter: whole while its unit runs, this rank's shard otherwise; the same object all the time.
+//
+// Flow:   fully_shard -> [this] -> fsdp_param_group
+// Source: FSDP2's FSDPParam (torch/distributed/fsdp/_fully_shard/_fsdp_param.py), which swaps two objects instead.
+//
+// Note: [Same storage] Autograd may hold views of the whole parameter (linear saves weight.t()). So the whole tensor is one
+//       storage for the life of the model: freed by resizing it to zero, refilled in place before backward.
+
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include <ATen/core/Tensor.h>
+
+#include "tieshard/core/plan/shard_plan.h"
+
+namespace tieshard {
+
+class FsdpParam {
+ public:
+  /// @param parameter  the module's tensor: whole, or already this rank's shard
+  /// @param compute    dtype of the whole parameter while its unit runs
+  /// @throws UsageError foreign-shape when it is neither, still-on-meta
+  FsdpParam(const ShardPlan& plan,
+            const ShardedParameter& spec,
+            at::Tensor parameter,
+            std::int64_t rank,
+            at::ScalarType compute);
+
+  const std::string& fqn() const noexcept {
+    return spec_.fqn;
+  }
+  /// The module's own tensor.
+  const at::Tensor& parameter() const noexcept {
+    return parameter_;
+  }
+  /// This rank's part; shares storage with parameter() while sharded.
+  const at::Tensor& shard() const noexcept {
+    return shard_;
+  }
+  const ShardedParameter& spec() const noexcept {
+    return spec_;
+  }
+  /// Elements of the largest shard of any rank: what each rank contributes to a collective.
+  std::int64_t chunk_numel() const noexcept {
+    return chunk_numel_;
+  }
+  /// True when every rank holds all of it (0-dim).
+  bool replicated() const noexcept {
+    return spec_.dim < 0;
+  }
+  /// True when the shard is the whole in the compute dtype: nothing to gather.
+  bool whole() const noexcept {
+    return whole_;
+  }
+  bool unsharded() const noexcept {
+    return unsharded_;
+  }
+
+  /// Copies this rank's part, in the compute dtype, to the front of `chunk` [chunk_numel].
+  void write_shard_to(at::Tensor chunk) const;
+
+  /// Fills the whole tensor: part `rank` comes from the front of `chunk` [chunk_numel]. Pre: storage is allocated.
+  void read_part_from(const at::Tensor& chunk, std::int64_t rank);
+
+  /// Copies what `rank` holds of `gradient` (whole) to the front of `chunk`.
+  void write_gradient_part_to(const at::Tensor& gradient, at::Tensor chunk, std::int64_t rank) const;
+
+  /// The part of this rank at the front of `chunk`, shaped as the shard.
+  at::Tensor gradient_from(const at::Tensor& chunk) const;
+
+  void allocate_whole();
+
+  /// The module's tensor becomes the whole one. Pre: allocated and filled (or whole()).
+  void use_whole();
+
+  /// The module's tensor becomes the shard again; the whole one's bytes are freed.
+  void use_shard();
+
+  /// Takes the gradient off the tensor before a backward pass, so that the whole gradient has a clean place.
+  void stash_sharded_gradient();
+
+  /// Takes the whole gradient that a backward pass left; undefined when there is none.
+  at::Tensor take_whole_gradient();
+
+  /// Puts the stashed gradient plus `addition` (may be undefined) on the tensor. Pre: sharded.
+  void put_sharded_gradient(const at::Tensor& addition);
+
+ private:
+  at::Tensor part_of(const at::Tensor& whole, std::int64_t rank) const;
+
+  ShardedParameter spec_;
+  std::vector<ChunkRange> ranges_; ///< of every rank, on spec_.dim
+  std::int64_t rank_;
+  at::Tensor parameter_;
+  at::Tensor shard_;
+  at::Tensor whole_tensor_;   ///< its storage has no bytes while sharded
+  at::Tensor stashed_gradient_;
+  std::int64_t chunk_numel_ = 0;
+  bool whole_ = false;
+  bool unsharded_ = false;
+  bool stashed_ = false;
+};
+
+} // namespace tieshard

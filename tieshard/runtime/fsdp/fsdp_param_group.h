@@ -1,0 +1,73 @@
+// tieshard/runtime/fsdp/fsdp_param_group.h
+//
+// The parameters of one unit: gathered in one collective, their gradients reduced in one.
+//
+// Flow:   fsdp_state -> [this] -> fsdp_param, mesh/collectives
+// Source: FSDP2's FSDPParamGroup (unshard, reshard, pre_backward, post_backward) and foreach_all_gather, foreach_reduce.
+
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "tieshard/runtime/fsdp/fsdp_param.h"
+#include "tieshard/runtime/fsdp/policy.h"
+#include "tieshard/runtime/mesh/device_mesh.h"
+
+namespace tieshard {
+
+class FsdpParamGroup {
+ public:
+  /// @param name        fqn of the unit; "" for the root
+  /// @param parameters  in registration order
+  FsdpParamGroup(std::string name, std::vector<FsdpParam> parameters, DeviceMesh mesh, const FullyShardOptions& options);
+
+  const std::string& name() const noexcept {
+    return name_;
+  }
+  const std::vector<FsdpParam>& parameters() const noexcept {
+    return parameters_;
+  }
+  std::vector<FsdpParam>& parameters() noexcept {
+    return parameters_;
+  }
+  bool unsharded() const noexcept {
+    return unsharded_;
+  }
+
+  /// Makes the parameters whole. A collective unless they are. Every rank must call it.
+  void unshard();
+
+  /// Makes them shards again and frees the whole ones. No communication.
+  void reshard();
+
+  /// Before the unit's backward: whole parameters, and a clean place for their gradients.
+  void pre_backward();
+
+  /// After it: the gradients are summed over the ranks, divided, and this rank's part is added to what the parameter had;
+  /// then reshards. A collective; every rank must call it. Does nothing without a pre_backward before.
+  ///
+  /// A parameter that got a gradient on no rank keeps what it had (mostly none); on some ranks: the others count as zero.
+  void post_backward();
+
+  bool in_backward() const noexcept {
+    return in_backward_;
+  }
+
+ private:
+  void gather();
+  void reduce();
+  void finish_alone();
+
+  std::string name_;
+  std::vector<FsdpParam> parameters_;
+  DeviceMesh mesh_;
+  at::ScalarType compute_dtype_ = at::ScalarType::Float;
+  at::ScalarType reduce_dtype_ = at::ScalarType::Float;
+  double divide_factor_ = 1.0;
+  bool unsharded_ = false;
+  bool in_backward_ = false;
+};
+
+} // namespace tieshard

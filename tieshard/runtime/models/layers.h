@@ -1,0 +1,83 @@
+// tieshard/runtime/models/layers.h
+//
+// Layers that several families share. Their parameters are left without values (on `device`, meta by default): values come
+// from a checkpoint. Names are the Hugging Face ones.
+//
+// Flow:   models/llama.h -> [this]
+// Source: transformers 5.24 modeling_llama.py (LlamaRMSNorm, apply_rotary_pos_emb), modeling_rope_utils.py.
+//
+// Shape suffixes: B batch, T sequence, N heads, K key/value heads, D head_dim, H hidden, V vocab.
+
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <utility>
+
+#include <ATen/core/Tensor.h>
+#include <torch/nn/module.h>
+
+#include "tieshard/core/checkpoint/hf_config.h"
+
+namespace tieshard {
+
+/// y = x W^T (+ b), W [out, in].
+class LinearImpl : public torch::nn::Module {
+ public:
+  LinearImpl(std::int64_t in, std::int64_t out, bool with_bias, const at::TensorOptions& options);
+
+  /// Shares `tied` [out, in] instead of a weight of its own: one tensor under two names.
+  explicit LinearImpl(const at::Tensor& tied);
+
+  at::Tensor forward(const at::Tensor& x) const;
+
+  at::Tensor weight;
+  at::Tensor bias; ///< undefined without one
+};
+TORCH_MODULE(Linear);
+
+/// Rows of W [V, H] by token id. The row `padding_idx` gets no gradient from here.
+class EmbeddingImpl : public torch::nn::Module {
+ public:
+  EmbeddingImpl(std::int64_t count, std::int64_t size, std::optional<std::int64_t> padding_idx, const at::TensorOptions& options);
+
+  /// ids int64 [B, T] -> [B, T, H]
+  at::Tensor forward(const at::Tensor& ids) const;
+
+  at::Tensor weight;
+
+ private:
+  std::int64_t padding_idx_;
+};
+TORCH_MODULE(Embedding);
+
+/// x / sqrt(mean(x^2) + eps) * w over the last dim, computed in float32, multiplied in x's dtype.
+class RmsNormImpl : public torch::nn::Module {
+ public:
+  RmsNormImpl(std::int64_t size, double eps, const at::TensorOptions& options);
+  at::Tensor forward(const at::Tensor& x) const;
+
+  at::Tensor weight;
+
+ private:
+  double eps_;
+};
+TORCH_MODULE(RmsNorm);
+
+/// Rotary position embedding. Its frequencies are a buffer that no checkpoint stores: computed here, in float32, on the
+/// CPU, whatever device the parameters are on.
+class RotaryEmbeddingImpl : public torch::nn::Module {
+ public:
+  RotaryEmbeddingImpl(std::int64_t head_dim, const RopeConfig& rope);
+
+  /// cos and sin [T, D] for positions 0 .. T-1, in `dtype`.
+  std::pair<at::Tensor, at::Tensor> forward(std::int64_t length, at::ScalarType dtype) const;
+
+  at::Tensor inv_freq; ///< float32 [D / 2]
+};
+TORCH_MODULE(RotaryEmbedding);
+
+/// Rotates x [B, N, T, D] by cos and sin [T, D]; pairs are (i, i + D/2).
+at::Tensor apply_rotary(const at::Tensor& x_BNTD, const at::Tensor& cos_TD, const at::Tensor& sin_TD);
+
+} // namespace tieshard

@@ -1,0 +1,32 @@
+// tieshard/runtime/models/unit_runner.h
+//
+// The one place where something may happen around a part of a model. Models call it for each decoder layer and for
+// themselves; the default calls through. fsdp installs its own (unshard before, reshard after), so models know nothing of
+// sharding. LibTorch has no module hooks; this is the explicit call in their stead.
+//
+// Flow: models -> [this] <- fsdp
+
+#pragma once
+
+#include <functional>
+
+#include <ATen/core/Tensor.h>
+#include <torch/nn/module.h>
+
+namespace tieshard {
+
+class UnitRunner {
+ public:
+  using Forward = std::function<at::Tensor(const at::Tensor&)>;
+
+  virtual ~UnitRunner() = default;
+
+  /// Runs `forward(input)` as the forward of `unit`. `input` must be the only tensor through which gradients leave the
+  /// unit towards what came before it; constants may be captured.
+  virtual at::Tensor run(torch::nn::Module& unit, const at::Tensor& input, const Forward& forward) {
+    (void)unit;
+    return forward(input);
+  }
+};
+
+} // namespace tieshard
