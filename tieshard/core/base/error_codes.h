@@ -99,5 +99,6 @@
   /* callers */ \
   X(kBadFlag,              "bad-flag",               "a command line flag has a value that cannot be used") \
   X(kWrongState,           "wrong-state",            "a call made in the wrong phase") \
+  X(kOutOfMemory,          "out-of-memory",          "memory could not be allocated") \
   X(kBug,                  "bug",                    "an internal invariant does not hold")
 // clang-format on

@@ -1,0 +1,71 @@
+#include "tieshard/cli/flags.h"
+
+#include <charconv>
+
+#include <CLI/App.hpp>
+
+namespace tieshard::cli {
+namespace {
+
+InputError bad_value(const std::string& flag, const std::string& value, const std::string& form) {
+  return InputError({.code = Code::kBadFlag,
+                     .what = "a command line flag has a value that cannot be used",
+                     .where = flag,
+                     .why = concat("expected ", form, ", got ", value),
+                     .fix = concat("write ", flag, " ", form)});
+}
+
+InputError given_twice(const std::string& flag, const std::string& key) {
+  return InputError({.code = Code::kBadFlag,
+                     .what = "a command line flag contradicts itself",
+                     .where = concat(flag, ", ", key),
+                     .why = "expected one value for each name, got two",
+                     .fix = "leave one of them out"});
+}
+
+// Splits "KEY=VALUE" at the last '='; parameter names have none.
+std::map<std::string, std::string> pairs(const std::vector<std::string>& values,
+                                         const std::string& flag,
+                                         const std::string& form) {
+  std::map<std::string, std::string> result;
+  for (const std::string& value : values) {
+    const std::size_t equals = value.rfind('=');
+    if (equals == std::string::npos || equals == 0 || equals + 1 == value.size()) {
+      throw bad_value(flag, value, form);
+    }
+    if (!result.emplace(value.substr(0, equals), value.substr(equals + 1)).second) {
+      throw given_twice(flag, value.substr(0, equals));
+    }
+  }
+  return result;
+}
+
+} // namespace
+
+void add_repeated(CLI::App& verb,
+                  const std::string& flag,
+                  std::vector<std::string>& values,
+                  const std::string& value_name,
+                  const std::string& help) {
+  verb.add_option(flag, values, help)->type_name(value_name)->allow_extra_args(false);
+}
+
+DeclaredTies declared_ties(const std::vector<std::string>& values) {
+  return pairs(values, "--tie", "ALIAS=CANONICAL");
+}
+
+std::map<std::string, int> declared_dims(const std::vector<std::string>& values) {
+  std::map<std::string, int> dims;
+  for (const auto& [parameter, text] : pairs(values, "--dim", "NAME=D")) {
+    int dim = 0;
+    const char* const end = text.data() + text.size();
+    const auto parsed = std::from_chars(text.data(), end, dim);
+    if (parsed.ec != std::errc() || parsed.ptr != end) {
+      throw bad_value("--dim", concat(parameter, "=", text), "NAME=D with a whole number D");
+    }
+    dims.emplace(parameter, dim);
+  }
+  return dims;
+}
+
+} // namespace tieshard::cli

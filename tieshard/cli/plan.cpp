@@ -1,0 +1,100 @@
+#include "tieshard/cli/plan.h"
+
+#include <CLI/App.hpp>
+
+#include "tieshard/cli/flags.h"
+#include "tieshard/cli/model_view.h"
+#include "tieshard/cli/plan_summary.h"
+#include "tieshard/cli/plan_text.h"
+
+namespace tieshard::cli {
+namespace {
+
+constexpr std::int64_t kMostRanks = 65536;
+
+DType parameter_dtype(const std::string& text) {
+  const auto dtype = dtype_from_torch_name(text);
+  if (!dtype || !is_wide_float(*dtype)) {
+    throw InputError({.code = Code::kBadFlag,
+                      .what = "a command line flag has a value that cannot be used",
+                      .where = "--param-dtype",
+                      .why = concat("expected float32, bfloat16, float16 or float64, got ", text),
+                      .fix = "name a dtype that parameters can be trained in"});
+  }
+  return *dtype;
+}
+
+ShardPlan build(const ModelView& view, const ParameterTable& table, const PlanOptions& options) {
+  const ShardPlanOptions plan_options{
+      .policy = options.shard_dim == "first" ? ShardDimPolicy::kFirst : ShardDimPolicy::kLast,
+      .dims = declared_dims(options.dims),
+      .units = view.family->units(view.checkpoint.config())};
+  try {
+    return ShardPlan::build(table, view.ties, options.ranks, plan_options);
+  } catch (const UsageError& error) {
+    // The values came from the user's flags, not from a caller of the library.
+    throw InputError(error.diagnostic());
+  }
+}
+
+} // namespace
+
+int run_plan(const PlanOptions& options, const Console& console) {
+  const ModelView view = open_model(options.directory, declared_ties(options.declared));
+  ParameterTable table = view.table;
+  const DType dtype = parameter_dtype(options.param_dtype);
+  for (ParameterInfo& parameter : table) {
+    parameter.dtype = dtype;
+  }
+  const ShardPlan plan = build(view, table, options);
+  const PlanSummary summary = summarize(view.checkpoint, plan);
+  if (options.json) {
+    print_json(console.out, plan_document(view, plan, summary, options.shard_dim));
+    return kExitSuccess;
+  }
+  print_plan(view, plan, summary, options.shard_dim, console.out);
+  if (options.all) {
+    console.out.text << "\n";
+    print_parameters(plan, console.out);
+  }
+  console.out.text.flush();
+  print_findings(console.err, view.findings());
+  return kExitSuccess;
+}
+
+void add_plan(CLI::App& app, Verb& chosen) {
+  const auto options = std::make_shared<PlanOptions>();
+  CLI::App* verb = app.add_subcommand("plan", "Show what each rank will hold and read");
+  verb->add_option("DIR", options->directory, "Checkpoint directory: config.json and safetensors files")->required();
+  verb->add_option("--ranks", options->ranks, "Ranks that share one copy of the model")
+      ->type_name("N")
+      ->required()
+      ->check(CLI::Range(std::int64_t{1}, kMostRanks));
+  verb->add_option("--shard-dim", options->shard_dim, "Dimension to shard on: last (default) or first")
+      ->type_name("last|first")
+      ->check(CLI::IsMember({"last", "first"}));
+  verb->add_option(
+          "--param-dtype", options->param_dtype, "Dtype of parameters, gradients and AdamW state (default float32)")
+      ->type_name("DTYPE");
+  add_repeated(*verb,
+               "--dim",
+               options->dims,
+               "NAME=D",
+               "Shard this parameter on dimension D (may be repeated; refused for a tied weight's vocab dimension)");
+  add_repeated(*verb,
+               "--tie",
+               options->declared,
+               "ALIAS=CANONICAL",
+               "Declare a tie beside those of config.json (may be repeated)");
+  verb->add_flag("--all", options->all, "List every parameter with its dimension and parts");
+  verb->add_flag("--json", options->json, "Print JSON: parameters with parts, units, bytes of each rank, ties");
+  verb->footer(
+      "Examples:\n"
+      "  tieshard plan smollm2/ --ranks 8\n"
+      "  tieshard plan smollm2/ --ranks 3 --shard-dim first --param-dtype bfloat16\n"
+      "  tieshard plan smollm2/ --ranks 2 --dim model.norm.weight=0 --json");
+  verb->callback(
+      [options, &chosen] { chosen = [options](const Console& console) { return run_plan(*options, console); }; });
+}
+
+} // namespace tieshard::cli

@@ -1,0 +1,35 @@
+// tieshard/cli/plan.h
+//
+// `tieshard plan DIR --ranks N`: what each rank will hold and read, before anything runs.
+//
+// Flow: app -> [this] -> plan_text, plan_summary, json_output
+
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "tieshard/cli/report.h"
+
+namespace tieshard::cli {
+
+struct PlanOptions {
+  std::string directory{};
+  std::int64_t ranks = 1;
+  std::string shard_dim = "last";      ///< last | first
+  std::string param_dtype = "float32"; ///< of parameters, gradients and AdamW state in memory
+  std::vector<std::string> dims{};     ///< "NAME=D"
+  std::vector<std::string> declared{}; ///< "ALIAS=CANONICAL"
+  bool all = false;                    ///< every parameter with its dim and parts
+  bool json = false;
+};
+
+/// Flags are the user's: what ShardPlan refuses as the caller's mistake is an InputError here.
+/// @throws InputError whatever open_model, ShardPlan::build and build_read_plan throw; bad-flag
+int run_plan(const PlanOptions& options, const Console& console);
+
+/// Adds the verb to `app`; its callback fills `chosen`.
+void add_plan(CLI::App& app, Verb& chosen);
+
+} // namespace tieshard::cli

@@ -1,0 +1,260 @@
+#include "tieshard/cli/plan_text.h"
+
+#include <utility>
+
+#include "tieshard/cli/name_pattern.h"
+#include "tieshard/cli/table.h"
+#include "tieshard/core/base/units.h"
+
+namespace tieshard::cli {
+namespace {
+
+DType memory_dtype(const ShardPlan& plan) {
+  return plan.parameters().empty() ? DType::kF32 : plan.parameters().front().dtype;
+}
+
+// "39, 38"; from five ranks on "7 x 10, 1 x 7".
+std::string part_sizes_text(const ShardPlan& plan, const ShardedParameter& parameter) {
+  std::vector<std::pair<std::int64_t, std::int64_t>> runs; // how many ranks, size
+  for (std::int64_t rank = 0; rank < plan.ranks(); ++rank) {
+    const std::int64_t size = plan.range(parameter, rank).size;
+    if (runs.empty() || runs.back().second != size || plan.ranks() <= 4) {
+      runs.emplace_back(0, size);
+    }
+    ++runs.back().first;
+  }
+  std::string text;
+  for (const auto& [count, size] : runs) {
+    text += concat(
+        text.empty() ? "" : ", ", plan.ranks() <= 4 ? "" : concat(format_count(count), " x "), format_count(size));
+  }
+  return text;
+}
+
+std::string times(std::size_t count, const std::string& text) {
+  return count == 1 ? text : concat(count, " x ", text);
+}
+
+struct UnitSize {
+  std::int64_t whole = 0;     ///< elements when gathered
+  std::int64_t on_rank_0 = 0; ///< elements of the largest part
+};
+
+UnitSize size_of(const ShardPlan& plan, const PlanUnit& unit) {
+  UnitSize size;
+  for (const std::size_t i : unit.parameters) {
+    size.whole += numel(plan.parameters()[i].shape);
+    size.on_rank_0 += numel(plan.local_shape(plan.parameters()[i], 0));
+  }
+  return size;
+}
+
+void print_units(const ShardPlan& plan, const Stream& out) {
+  std::vector<std::string> names;
+  for (const PlanUnit& unit : plan.units()) {
+    names.push_back(unit.name.empty() ? "(root)" : unit.name);
+  }
+  const auto kind = [&](std::size_t u) {
+    std::string text;
+    for (const std::size_t i : plan.units()[u].parameters) {
+      text += concat(to_string(plan.parameters()[i].shape), plan.parameters()[i].dim, " ");
+    }
+    return text;
+  };
+  const DType dtype = memory_dtype(plan);
+  Table table({{"unit"},
+               {"tensors", Align::kRight},
+               {"parameters", Align::kRight},
+               {concat("gathered (", name(dtype), ")"), Align::kRight},
+               {"on rank 0", Align::kRight}});
+  for (const NameGroup& group : fold_names(names, kind)) {
+    const PlanUnit& unit = plan.units()[group.members.front()];
+    const UnitSize size = size_of(plan, unit);
+    const std::size_t count = group.members.size();
+    table.add({group.pattern,
+               times(count, std::to_string(unit.parameters.size())),
+               times(count, format_parameters(size.whole)),
+               times(count, format_bytes(bytes_in_memory(size.whole, dtype))),
+               times(count, format_bytes(bytes_in_memory(size.on_rank_0, dtype)))});
+  }
+  table.print(out);
+}
+
+void print_ranks(const ShardPlan& plan, const PlanSummary& summary, const Stream& out) {
+  const std::string_view dtype = name(memory_dtype(plan));
+  Table table({{summary.ranks.size() == 1 && plan.ranks() > 1 ? "each rank" : "rank"},
+               {"elements", Align::kRight},
+               {concat("parameters (", dtype, ")"), Align::kRight},
+               {concat("gradients (", dtype, ")"), Align::kRight},
+               {concat("AdamW (2 x ", dtype, ")"), Align::kRight},
+               {"total", Align::kRight},
+               {"read from files", Align::kRight}});
+  for (const RankGroup& group : summary.ranks) {
+    table.add({group.first == group.last ? std::to_string(group.first) : concat(group.first, "-", group.last),
+               format_count(group.elements),
+               format_bytes(group.parameter_bytes),
+               format_bytes(group.parameter_bytes),
+               format_bytes(group.adamw_bytes),
+               format_bytes(group.total_bytes()),
+               format_bytes(group.read_bytes)});
+  }
+  table.print(out);
+}
+
+// Rows "label  pattern  dim 1 of 77: 39, 38" for parameters that need a word.
+void add_parts(Table& facts, const std::string& label, const ShardPlan& plan, const std::vector<std::size_t>& which) {
+  if (which.empty()) {
+    facts.add({label, "none"});
+    return;
+  }
+  std::vector<std::string> names;
+  for (const std::size_t i : which) {
+    names.push_back(plan.parameters()[i].fqn);
+  }
+  const auto kind = [&](std::size_t i) {
+    const ShardedParameter& parameter = plan.parameters()[which[i]];
+    return concat(to_string(parameter.shape), parameter.dim);
+  };
+  bool first = true;
+  for (const NameGroup& group : fold_names(names, kind)) {
+    const ShardedParameter& parameter = plan.parameters()[which[group.members.front()]];
+    std::string detail = to_string(parameter.shape);
+    if (parameter.dim >= 0) {
+      detail = concat("dim ", parameter.dim, " of ", detail, " in ", part_sizes_text(plan, parameter));
+    }
+    facts.add({first ? label : "", group.pattern, detail});
+    first = false;
+  }
+}
+
+void print_facts(const ShardPlan& plan, const PlanSummary& summary, const Stream& out) {
+  Table facts({{}, {}, {}});
+  for (const TieGroup& group : plan.ties().groups()) {
+    const ShardedParameter* parameter = plan.find(group.canonical);
+    if (parameter == nullptr) {
+      continue;
+    }
+    std::string names = group.canonical;
+    for (const TieAlias& alias : group.aliases) {
+      names += concat(" = ", alias.name);
+    }
+    const std::string& unit = plan.units()[parameter->unit].name;
+    facts.add({"tied",
+               names,
+               concat("dim ",
+                      parameter->dim,
+                      " (last) of ",
+                      to_string(parameter->shape),
+                      ", unit ",
+                      unit.empty() ? "(root)" : unit)});
+  }
+  add_parts(facts, "uneven", plan, summary.uneven);
+  add_parts(facts, "empty", plan, summary.empty);
+  add_parts(facts, "replicated", plan, summary.replicated);
+  facts.print(out);
+}
+
+OrderedJson names_of(const ShardPlan& plan, const std::vector<std::size_t>& which) {
+  OrderedJson names = OrderedJson::array();
+  for (const std::size_t i : which) {
+    names.push_back(plan.parameters()[i].fqn);
+  }
+  return names;
+}
+
+OrderedJson parameter_entries(const ShardPlan& plan) {
+  OrderedJson entries = OrderedJson::array();
+  for (const ShardedParameter& parameter : plan.parameters()) {
+    OrderedJson parts = OrderedJson::array();
+    for (std::int64_t rank = 0; rank < plan.ranks(); ++rank) {
+      const ChunkRange range = plan.range(parameter, rank);
+      parts.push_back({{"offset", range.offset}, {"size", range.size}});
+    }
+    entries.push_back({{"name", parameter.fqn},
+                       {"aliases", plan.ties().aliases(parameter.fqn)},
+                       {"shape", parameter.shape},
+                       {"dim", parameter.dim < 0 ? OrderedJson() : OrderedJson(parameter.dim)},
+                       {"unit", plan.units()[parameter.unit].name},
+                       {"parts", parts}});
+  }
+  return entries;
+}
+
+OrderedJson unit_entries(const ShardPlan& plan) {
+  OrderedJson entries = OrderedJson::array();
+  for (const PlanUnit& unit : plan.units()) {
+    const UnitSize size = size_of(plan, unit);
+    entries.push_back({{"name", unit.name},
+                       {"parameters", names_of(plan, unit.parameters)},
+                       {"elements", size.whole},
+                       {"gathered_bytes", bytes_in_memory(size.whole, memory_dtype(plan))}});
+  }
+  return entries;
+}
+
+OrderedJson rank_entries(const PlanSummary& summary) {
+  OrderedJson entries = OrderedJson::array();
+  for (const RankGroup& group : summary.ranks) {
+    for (std::int64_t rank = group.first; rank <= group.last; ++rank) {
+      entries.push_back({{"rank", rank},
+                         {"elements", group.elements},
+                         {"parameter_bytes", group.parameter_bytes},
+                         {"gradient_bytes", group.parameter_bytes},
+                         {"adamw_bytes", group.adamw_bytes},
+                         {"total_bytes", group.total_bytes()},
+                         {"read_bytes", group.read_bytes}});
+    }
+  }
+  return entries;
+}
+
+} // namespace
+
+void print_plan(const ModelView& view,
+                const ShardPlan& plan,
+                const PlanSummary& summary,
+                const std::string& shard_dim,
+                const Stream& out) {
+  out.text << out.paint(Tone::kStrong, architecture_name(view.checkpoint.config())) << ", "
+           << format_parameters(plan.total_numel()) << " parameters in " << counted(plan.parameters().size(), "tensor")
+           << ", " << counted(plan.ties().groups().size(), "tie group") << "; "
+           << counted(static_cast<std::size_t>(plan.ranks()), "rank") << ", shard dim: " << shard_dim << "\n\n";
+  print_units(plan, out);
+  out.text << "\n";
+  print_ranks(plan, summary, out);
+  out.text << "\n";
+  print_facts(plan, summary, out);
+}
+
+void print_parameters(const ShardPlan& plan, const Stream& out) {
+  Table table({{"parameter"}, {"shape"}, {"dim", Align::kRight}, {"parts by rank"}});
+  for (const ShardedParameter& parameter : plan.parameters()) {
+    const bool replicated = parameter.dim < 0;
+    table.add({parameter.fqn,
+               to_string(parameter.shape),
+               replicated ? "" : std::to_string(parameter.dim),
+               replicated ? "replicated" : part_sizes_text(plan, parameter)});
+  }
+  table.print(out);
+}
+
+OrderedJson plan_document(const ModelView& view,
+                          const ShardPlan& plan,
+                          const PlanSummary& summary,
+                          const std::string& shard_dim) {
+  return {{"architecture", view.checkpoint.config().architecture()},
+          {"ranks", plan.ranks()},
+          {"shard_dim", shard_dim},
+          {"param_dtype", name(memory_dtype(plan))},
+          {"elements", plan.total_numel()},
+          {"parameters", parameter_entries(plan)},
+          {"units", unit_entries(plan)},
+          {"per_rank", rank_entries(summary)},
+          {"groups", to_json(plan.ties().groups())},
+          {"uneven", names_of(plan, summary.uneven)},
+          {"empty", names_of(plan, summary.empty)},
+          {"replicated", names_of(plan, summary.replicated)},
+          {"findings", to_json(view.findings())}};
+}
+
+} // namespace tieshard::cli

@@ -1,0 +1,35 @@
+// tieshard/cli/plan_text.h
+//
+// A ShardPlan as tables for a person, and as JSON.
+//
+// Flow: plan -> [this] -> plan_summary, name_pattern, table
+
+#pragma once
+
+#include "tieshard/cli/console.h"
+#include "tieshard/cli/json_output.h"
+#include "tieshard/cli/model_view.h"
+#include "tieshard/cli/plan_summary.h"
+
+namespace tieshard::cli {
+
+/// One screen: the model, its units, each kind of rank, ties, uneven and empty parts.
+///
+/// @param shard_dim  the policy's name, "last" or "first"
+void print_plan(const ModelView& view,
+                const ShardPlan& plan,
+                const PlanSummary& summary,
+                const std::string& shard_dim,
+                const Stream& out);
+
+/// A line for each parameter: shape, dim, and the sizes of its parts on the ranks.
+void print_parameters(const ShardPlan& plan, const Stream& out);
+
+/// {"architecture", "ranks", "shard_dim", "param_dtype", "parameters": [...], "units": [...], "per_rank": [...],
+/// "groups": [...], "uneven", "empty", "replicated", "findings"}
+OrderedJson plan_document(const ModelView& view,
+                          const ShardPlan& plan,
+                          const PlanSummary& summary,
+                          const std::string& shard_dim);
+
+} // namespace tieshard::cli
