@@ -3,6 +3,7 @@
 .DEFAULT_GOAL := help
 SHELL := /bin/bash
 JOBS ?= $(shell nproc)
+SOURCE_DIRS := $(wildcard tieshard tests bench examples)
 
 export VIRTUAL_ENV := $(CURDIR)/.venv
 export PATH := $(VIRTUAL_ENV)/bin:$(PATH)
@@ -55,19 +56,19 @@ bench-step: build ## Measure a training step against the peers (docs/benchmarks.
 .PHONY: format
 format: ## Format all C++ files in place
 	@tools/setup.sh format
-	@git ls-files -co --exclude-standard '*.h' '*.cpp' | xargs clang-format -i
+	@find $(SOURCE_DIRS) -name '*.h' -o -name '*.cpp' | xargs clang-format -i
 
 .PHONY: format-check
 format-check: ## Fail when a C++ file is not formatted
 	@tools/setup.sh format
-	@git ls-files -co --exclude-standard '*.h' '*.cpp' | xargs clang-format --dry-run --Werror
+	@find $(SOURCE_DIRS) -name '*.h' -o -name '*.cpp' | xargs clang-format --dry-run --Werror
 
 .PHONY: lint
 lint: format-check ## format-check, the rules between rooms, and clang-tidy on the torch-free rooms
 	@tools/setup.sh core
 	@tools/check_rooms.py
 	@cmake --preset core
-	@git ls-files 'tieshard/core/*.cpp' 'tieshard/cli/*.cpp' ':!tieshard/cli/runtime' | \
+	@find tieshard/core tieshard/cli -name '*.cpp' -not -path '*/runtime/*' | \
 	  xargs -P $(JOBS) -n 4 clang-tidy -p build/core --quiet
 
 .PHONY: clean

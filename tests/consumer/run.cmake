@@ -1,0 +1,24 @@
+# cmake -D BUILD=<build directory> -D COMPONENT=core|runtime -P run.cmake
+#
+# Installs BUILD into a new folder, copies the project beside this file to another, builds it there against what was
+# installed, and runs it. Any failure ends the script with an error.
+cmake_minimum_required(VERSION 3.25)
+set(work ${BUILD}/consumer-${COMPONENT})
+file(REMOVE_RECURSE ${work})
+file(MAKE_DIRECTORY ${work}/data)
+file(COPY ${CMAKE_CURRENT_LIST_DIR}/ DESTINATION ${work}/source PATTERN run.cmake EXCLUDE)
+
+function(run)
+  execute_process(COMMAND ${ARGN} COMMAND_ERROR_IS_FATAL ANY)
+endfunction()
+run(${CMAKE_COMMAND} --install ${BUILD} --prefix ${work}/prefix)
+run(${CMAKE_COMMAND} -S ${work}/source -B ${work}/build -D COMPONENT=${COMPONENT}
+    -D CMAKE_BUILD_TYPE=Debug -D CMAKE_PREFIX_PATH=${work}/prefix)
+run(${CMAKE_COMMAND} --build ${work}/build)
+run(${work}/build/consumer ${work}/data)
+
+# The installed program runs from where it is, too.
+if(EXISTS ${work}/prefix/bin/tieshard)
+  run(${work}/prefix/bin/tieshard --version)
+endif()
+file(REMOVE_RECURSE ${work})
