@@ -199,7 +199,7 @@ def tie_groups(model):
 
 
 def check_case(name, model, results, floor):
-    """The case tests what it is for: finite numbers, gradients everywhere, a falling loss, room below the tolerances."""
+    """The case tests what it is for: finite numbers, gradients everywhere, a falling loss, room below tolerances."""
     for key, value in results.items():
         assert value.isfinite().all(), (name, key)
         assert not key.startswith("grad.") or value.abs().max() > 1e-4, (name, key, "gradient is almost zero")
