@@ -34,7 +34,7 @@ def start(command, env=None):
 
 
 def end(process):
-    """Asks the process's group to end (torchrun then ends its workers, which have sessions of their own), then kills."""
+    """Asks the process group to end (torchrun then ends its workers, which have sessions of their own), then kills it."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         try:
             os.killpg(process.pid, number)
