@@ -26,8 +26,8 @@ enum class ShardDimPolicy { kLast, kFirst };
 
 struct ShardPlanOptions {
   ShardDimPolicy policy = ShardDimPolicy::kLast;
-  std::map<std::string, int> dims; ///< per canonical name or alias; negative counts from the end
-  std::vector<UnitSpec> units;     ///< first match wins; parameters that none takes belong to the root unit
+  std::map<std::string, int> dims{}; ///< per canonical name or alias; negative counts from the end
+  std::vector<UnitSpec> units{};     ///< first match wins; parameters that none takes belong to the root unit
 };
 
 /// One canonical parameter. `dim` -1: replicated (0-dim parameters).
