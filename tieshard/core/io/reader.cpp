@@ -44,6 +44,9 @@ bool reads_gaps(const StridedRange& range) {
 /// Cuts a slice so that no chunk needs more than `limit` bytes of buffer, gaps included where they are read.
 void cut(const SliceRead& read, std::size_t slice, std::uint64_t limit, std::vector<Chunk>& chunks) {
   const StridedRange& range = read.range;
+  if (range.bytes() == 0) {
+    return; // a rank may hold nothing of a tensor
+  }
   const std::uint64_t pitch = reads_gaps(range) ? range.stride : range.row_bytes;
   if (pitch <= limit) {
     const std::uint64_t rows_at_once = limit / pitch;

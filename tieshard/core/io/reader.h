@@ -24,8 +24,8 @@ struct ReadTarget {
 struct ReaderOptions {
   int threads = 1;
   std::uint64_t buffer_bytes = 4 << 20; ///< per thread; the most that is held beyond the targets
-  std::function<void(std::uint64_t)>
-      on_progress{}; ///< bytes finished so far; called from any reader thread, serialised
+  /// Called with the bytes finished so far, from any reader thread, one call at a time.
+  std::function<void(std::uint64_t)> on_progress{};
 };
 
 /// Reads slice i of `reads` into target i. Returns the number of bytes asked from the files (more than the slices'
