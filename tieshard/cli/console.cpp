@@ -61,6 +61,20 @@ std::string Stream::paint(Tone tone, std::string_view words) const {
   return concat(code, words, "\x1b[0m");
 }
 
+std::string printable(std::string_view text) {
+  constexpr std::string_view kDigits = "0123456789abcdef";
+  std::string result;
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (c != '\n' && (byte < 0x20 || byte == 0x7F)) {
+      result += concat("\\x", kDigits[byte >> 4U], kDigits[byte & 15U]);
+    } else {
+      result += c;
+    }
+  }
+  return result;
+}
+
 Console standard_console() {
   return {.out = stream_of(std::cout, STDOUT_FILENO), .err = stream_of(std::cerr, STDERR_FILENO)};
 }

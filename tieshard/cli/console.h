@@ -33,6 +33,10 @@ struct Console {
   Stream err;
 };
 
+/// `text` with control characters spelled out ("\\x1b"), so that a name in a file cannot command the terminal. Line
+/// breaks are kept.
+std::string printable(std::string_view text);
+
 /// The process's stdout and stderr. Colours need a terminal, a TERM other than "dumb" and no NO_COLOR.
 Console standard_console();
 

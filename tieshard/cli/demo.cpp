@@ -36,6 +36,13 @@ struct DemoPaths {
   fs::path metrics = run / "metrics.jsonl";
 };
 
+struct Walk {
+  DemoPaths paths;
+  fs::path runtime;
+  std::vector<fs::path> text;
+  std::int64_t steps = 0;
+};
+
 fs::path new_temporary_folder() {
   std::string pattern = (fs::temp_directory_path() / "tieshard-demo-XXXXXX").string();
   if (::mkdtemp(pattern.data()) == nullptr) {
@@ -111,8 +118,9 @@ void make_inputs(const DemoPaths& paths, const std::vector<fs::path>& text, cons
   table.print(out, 2);
 }
 
-int train(const DemoPaths& paths, std::int64_t steps) {
-  return run_program(runtime_program(),
+int train(const Walk& settings) {
+  const DemoPaths& paths = settings.paths;
+  return run_program(settings.runtime,
                      {"train",
                       "--model",
                       paths.model.string(),
@@ -123,7 +131,7 @@ int train(const DemoPaths& paths, std::int64_t steps) {
                       "--ranks",
                       std::to_string(kRanks),
                       "--steps",
-                      std::to_string(steps),
+                      std::to_string(settings.steps),
                       "--lr",
                       "3e-3",
                       "--batch",
@@ -138,6 +146,15 @@ std::string two_decimals(double value) {
   std::ostringstream text;
   text << std::fixed << std::setprecision(2) << value;
   return text.str();
+}
+
+// What a check throws (an export that cannot be opened) is a fault like one that it returns.
+std::string fault_of(const std::function<std::string()>& check) {
+  try {
+    return check();
+  } catch (const Error& error) {
+    return error.what();
+  }
 }
 
 // Empty when the loss fell far enough.
@@ -188,10 +205,11 @@ void print_places(const DemoPaths& paths, const Stream& out) {
   table.print(out, 2);
 }
 
-int walk(const DemoOptions& options, const DemoPaths& paths, const Console& console) {
+int walk(const Walk& settings, const Console& console) {
   const Stream& out = console.out;
+  const DemoPaths& paths = settings.paths;
   print_heading(out, 1, "make a small tied checkpoint and tokens");
-  make_inputs(paths, text_files(options), out);
+  make_inputs(paths, settings.text, out);
 
   print_heading(out, 2, "which names are one weight: tieshard ties");
   run_ties({.directory = paths.model.string()}, console);
@@ -200,7 +218,7 @@ int walk(const DemoOptions& options, const DemoPaths& paths, const Console& cons
   run_plan({.directory = paths.model.string(), .ranks = kRanks}, console);
 
   print_heading(out, 4, concat("load, shard, train and export: tieshard train --ranks ", kRanks));
-  if (const int status = train(paths, options.steps); status != kExitSuccess) {
+  if (const int status = train(settings); status != kExitSuccess) {
     print_diagnostic(
         console.err,
         demo_failed("tieshard train", concat("it ended with status ", status), "see its own message above"));
@@ -208,11 +226,11 @@ int walk(const DemoOptions& options, const DemoPaths& paths, const Console& cons
   }
 
   print_heading(out, 5, "check the loss and the export");
-  if (const std::string fault = loss_fault(paths, out); !fault.empty()) {
+  if (const std::string fault = fault_of([&] { return loss_fault(paths, out); }); !fault.empty()) {
     print_diagnostic(console.err, demo_failed(paths.metrics.string(), fault, "give it more --steps, or other --text"));
     return kExitAnswerIsNo;
   }
-  if (const std::string fault = export_fault(paths, out); !fault.empty()) {
+  if (const std::string fault = fault_of([&] { return export_fault(paths, out); }); !fault.empty()) {
     print_diagnostic(console.err, demo_failed(paths.exported.string(), fault, "report this as a bug of tieshard"));
     return kExitAnswerIsNo;
   }
@@ -222,11 +240,12 @@ int walk(const DemoOptions& options, const DemoPaths& paths, const Console& cons
 } // namespace
 
 int run_demo(const DemoOptions& options, const Console& console) {
-  runtime_program(); // before anything is made: the demo cannot go on without it
-  text_files(options);
+  // Before anything is made: the demo cannot go on without these two.
+  const fs::path runtime = options.runtime.empty() ? runtime_program() : fs::path(options.runtime);
+  const std::vector<fs::path> text = text_files(options);
   const auto begin = std::chrono::steady_clock::now();
   const DemoPaths paths{.root = demo_folder(options.directory)};
-  const int status = walk(options, paths, console);
+  const int status = walk({paths, runtime, text, options.steps}, console);
   if (status == kExitSuccess) {
     const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
     console.out.text << "\nthe whole walk took " << format_seconds(took.count()) << "; everything is in\n";
@@ -252,7 +271,7 @@ void add_demo(CLI::App& app, Verb& chosen) {
       ->type_name("FILE...");
   verb->add_option("--steps", options->steps, "Training steps, at least 20 (default 120)")
       ->type_name("S")
-      ->check(CLI::Range(kFewestSteps, std::int64_t{1'000'000}));
+      ->check(CLI::Range(kFewestSteps, std::int64_t{1'000'000}).description(""));
   verb->add_flag("--clean", options->clean, "Remove the folder at the end");
   verb->footer(
       "Exit status 1 when the mean of the last ten losses is above 0.8 x that of the first ten, or the export is not "

@@ -18,7 +18,8 @@ struct DemoOptions {
   std::string directory{};         ///< where everything goes; empty: a new temporary folder
   std::vector<std::string> text{}; ///< files to train on; empty: tieshard's own documents
   std::int64_t steps = 120;
-  bool clean = false; ///< remove the folder at the end
+  std::string runtime{}; ///< the program that trains; empty: tieshard-runtime beside this one
+  bool clean = false;    ///< remove the folder at the end
 };
 
 /// Status 1 with the diagnostic demo-failed when the loss does not fall to 0.8 x its beginning or the export is not

@@ -223,7 +223,7 @@ void add_inspect(CLI::App& app, Verb& chosen) {
       verb->add_option("--tensor", options->tensor, "Show this tensor and its first values")->type_name("NAME");
   verb->add_option("--first", options->first, "Number of values to show, 0 or more (default 8)")
       ->type_name("N")
-      ->check(CLI::NonNegativeNumber)
+      ->check(CLI::Validator(CLI::NonNegativeNumber).description(""))
       ->needs(tensor);
   verb->add_flag("--all", options->all, "List every tensor with its file and first byte")->excludes(tensor);
   verb->add_flag("--json", options->json, "Print JSON: all of config, files, tensors and ties");

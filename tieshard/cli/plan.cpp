@@ -48,8 +48,10 @@ int run_plan(const PlanOptions& options, const Console& console) {
   }
   const ShardPlan plan = build(view, table, options);
   const PlanSummary summary = summarize(view.checkpoint, plan);
+  std::vector<Diagnostic> findings = view.findings();
+  findings.insert(findings.end(), summary.findings.begin(), summary.findings.end());
   if (options.json) {
-    print_json(console.out, plan_document(view, plan, summary, options.shard_dim));
+    print_json(console.out, plan_document(view, plan, summary, options.shard_dim, findings));
     return kExitSuccess;
   }
   print_plan(view, plan, summary, options.shard_dim, console.out);
@@ -58,7 +60,7 @@ int run_plan(const PlanOptions& options, const Console& console) {
     print_parameters(plan, console.out);
   }
   console.out.text.flush();
-  print_findings(console.err, view.findings());
+  print_findings(console.err, findings);
   return kExitSuccess;
 }
 
@@ -69,10 +71,10 @@ void add_plan(CLI::App& app, Verb& chosen) {
   verb->add_option("--ranks", options->ranks, "Ranks that share one copy of the model")
       ->type_name("N")
       ->required()
-      ->check(CLI::Range(std::int64_t{1}, kMostRanks));
+      ->check(CLI::Range(std::int64_t{1}, kMostRanks).description("from 1 to 65536"));
   verb->add_option("--shard-dim", options->shard_dim, "Dimension to shard on: last (default) or first")
       ->type_name("last|first")
-      ->check(CLI::IsMember({"last", "first"}));
+      ->check(CLI::IsMember({"last", "first"}).description(""));
   verb->add_option(
           "--param-dtype", options->param_dtype, "Dtype of parameters, gradients and AdamW state (default float32)")
       ->type_name("DTYPE");

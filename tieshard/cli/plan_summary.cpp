@@ -14,7 +14,7 @@ std::vector<std::int64_t> part_sizes(const ShardPlan& plan, std::int64_t rank) {
   return sizes;
 }
 
-RankGroup group_of(const Checkpoint& checkpoint, const ShardPlan& plan, std::int64_t rank) {
+RankGroup group_of(const ShardPlan& plan, std::int64_t rank, const ReadPlan& reads) {
   RankGroup group{.first = rank, .last = rank};
   for (const ShardedParameter& parameter : plan.parameters()) {
     const std::int64_t elements = numel(plan.local_shape(parameter, rank));
@@ -22,7 +22,7 @@ RankGroup group_of(const Checkpoint& checkpoint, const ShardPlan& plan, std::int
     group.parameter_bytes += bytes_in_memory(elements, parameter.dtype);
   }
   group.adamw_bytes = 2 * group.parameter_bytes;
-  group.read_bytes = build_read_plan(checkpoint, plan, rank).bytes();
+  group.read_bytes = reads.bytes();
   return group;
 }
 
@@ -38,7 +38,9 @@ PlanSummary summarize(const Checkpoint& checkpoint, const ShardPlan& plan) {
   for (std::int64_t rank = 0; rank < plan.ranks(); ++rank) {
     std::vector<std::int64_t> sizes = part_sizes(plan, rank);
     if (rank == 0 || sizes != last_sizes) {
-      summary.ranks.push_back(group_of(checkpoint, plan, rank));
+      ReadPlan reads = build_read_plan(checkpoint, plan, rank);
+      summary.ranks.push_back(group_of(plan, rank, reads));
+      summary.findings = std::move(reads.findings);
       last_sizes = std::move(sizes);
     }
     summary.ranks.back().last = rank;

@@ -34,6 +34,7 @@ struct PlanSummary {
   std::vector<std::size_t> uneven;     ///< parts differ in size, none is empty
   std::vector<std::size_t> empty;      ///< some ranks hold nothing of it
   std::vector<std::size_t> replicated; ///< 0-dim: whole on every rank
+  std::vector<Diagnostic> findings;    ///< of reading the checkpoint, e.g. unused-tensor; equal on every rank
 };
 
 /// @throws InputError what build_read_plan throws (missing-parameter, shape-mismatch, dtype-not-loadable)

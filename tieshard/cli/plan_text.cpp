@@ -241,7 +241,8 @@ void print_parameters(const ShardPlan& plan, const Stream& out) {
 OrderedJson plan_document(const ModelView& view,
                           const ShardPlan& plan,
                           const PlanSummary& summary,
-                          const std::string& shard_dim) {
+                          const std::string& shard_dim,
+                          const std::vector<Diagnostic>& findings) {
   return {{"architecture", view.checkpoint.config().architecture()},
           {"ranks", plan.ranks()},
           {"shard_dim", shard_dim},
@@ -254,7 +255,7 @@ OrderedJson plan_document(const ModelView& view,
           {"uneven", names_of(plan, summary.uneven)},
           {"empty", names_of(plan, summary.empty)},
           {"replicated", names_of(plan, summary.replicated)},
-          {"findings", to_json(view.findings())}};
+          {"findings", to_json(findings)}};
 }
 
 } // namespace tieshard::cli

@@ -30,6 +30,7 @@ void print_parameters(const ShardPlan& plan, const Stream& out);
 OrderedJson plan_document(const ModelView& view,
                           const ShardPlan& plan,
                           const PlanSummary& summary,
-                          const std::string& shard_dim);
+                          const std::string& shard_dim,
+                          const std::vector<Diagnostic>& findings);
 
 } // namespace tieshard::cli

@@ -1,10 +1,14 @@
 #include "tieshard/cli/report.h"
 
+#include <algorithm>
 #include <new>
+#include <sstream>
 
 #include <CLI/App.hpp>
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
+
+#include "tieshard/cli/table.h"
 
 namespace tieshard::cli {
 namespace {
@@ -21,13 +25,24 @@ Tone tone(Level level) {
   return Tone::kError;
 }
 
-// A part of several lines stays in its column.
-std::string indented(const std::string& text, std::size_t columns) {
+// A part of several lines stays in its column; on a terminal a long one is broken at blanks, so that it does too.
+std::string indented(const std::string& text, std::size_t columns, const Stream& stream) {
+  const auto width = static_cast<std::size_t>(std::max(stream.width, 0));
+  const std::string margin = "\n" + std::string(columns, ' ');
+  std::istringstream lines(text);
   std::string result;
-  for (const char c : text) {
-    result += c;
-    if (c == '\n') {
-      result.append(columns, ' ');
+  for (std::string line; std::getline(lines, line);) {
+    result += result.empty() ? "" : margin;
+    std::size_t used = columns;
+    std::istringstream words(line);
+    for (std::string next; std::getline(words, next, ' ');) {
+      const std::size_t needed = display_width(next) + 1;
+      if (stream.terminal && used > columns && used + needed > width) {
+        result += margin;
+        used = columns;
+      }
+      result += concat(used > columns ? " " : "", next);
+      used += needed;
     }
   }
   return result;
@@ -105,7 +120,7 @@ void print_diagnostic(const Stream& stream, const Diagnostic& diagnostic) {
                             "\n");
   const auto add = [&](std::string_view label, const std::string& part) {
     if (!part.empty()) {
-      text += concat("         ", stream.paint(Tone::kFaint, label), indented(part, 16), "\n");
+      text += concat("         ", stream.paint(Tone::kFaint, label), indented(printable(part), 16, stream), "\n");
     }
   };
   add("where: ", diagnostic.where);

@@ -34,6 +34,9 @@ void Table::add(std::vector<std::string> cells) {
                          .why = concat("at most ", columns_.size(), " cells, got ", cells.size())});
   }
   cells.resize(columns_.size());
+  for (std::string& cell : cells) {
+    cell = printable(cell);
+  }
   rows_.push_back(std::move(cells));
 }
 

@@ -1,5 +1,7 @@
 #include "tieshard/cli/ties.h"
 
+#include <algorithm>
+
 #include <CLI/App.hpp>
 
 #include "tieshard/cli/flags.h"
@@ -45,6 +47,11 @@ void print_group(const ModelView& view, const TieGroup& group, const Stream& out
 }
 
 std::string why_untied(const ModelView& view) {
+  const auto& findings = view.ties.findings();
+  const auto is_conflict = [](const Diagnostic& finding) { return finding.code == Code::kTieConflict; };
+  if (std::any_of(findings.begin(), findings.end(), is_conflict)) {
+    return "the names that are declared tied are stored with different values: see the warning";
+  }
   const auto& flag = view.checkpoint.config().tie_word_embeddings();
   if (flag) {
     return concat("config.json: ", flag->where, " = ", flag->value ? "true" : "false");

@@ -1,0 +1,159 @@
+#include "tieshard/cli/plan.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/cli/session.h"
+
+namespace tieshard::cli {
+namespace {
+
+using testing::Answer;
+using testing::CheckpointFixture;
+using ::testing::HasSubstr;
+using testing::run;
+using testing::tied_config;
+using testing::tiny_llama_tensors;
+using testing::untied_config;
+
+class PlanVerb : public ::testing::Test {
+ protected:
+  PlanVerb() : model_(tied_config()) {
+    model_.write(tiny_llama_tensors());
+  }
+
+  Answer plan(std::vector<std::string> flags) const {
+    flags.insert(flags.begin(), {"plan", model_.path()});
+    return run(flags);
+  }
+
+  CheckpointFixture model_;
+};
+
+TEST_F(PlanVerb, ShowsUnitsRanksAndTheTiedWeightsDim) {
+  const Answer answer = plan({"--ranks", "2"});
+  EXPECT_EQ(answer.status, 0) << answer.err;
+  EXPECT_THAT(answer.out,
+              HasSubstr("LlamaForCausalLM, 196 parameters in 11 tensors, 1 tie group; 2 ranks, shard dim: last"));
+  EXPECT_THAT(answer.out, HasSubstr("\n(root) "));
+  EXPECT_THAT(answer.out, HasSubstr("\nmodel.layers.0 "));
+  // 98 elements a rank: 392 B of parameters and of gradients, 784 B of AdamW, 392 B read.
+  EXPECT_THAT(
+      answer.out,
+      HasSubstr(
+          "\n0-1              98             392 B            392 B            784 B  1.5 KiB            392 B\n"));
+  EXPECT_THAT(answer.out,
+              HasSubstr("tied        model.embed_tokens.weight = lm_head.weight  dim 1 (last) of [6, 4], unit (root)"));
+}
+
+TEST_F(PlanVerb, CountsEveryElementOnceOverTheRanks) {
+  for (const char* ranks : {"1", "2", "3", "5", "9"}) {
+    for (const char* dim : {"last", "first"}) {
+      const auto document = plan({"--ranks", ranks, "--shard-dim", dim, "--json"}).json();
+      std::int64_t elements = 0;
+      std::int64_t read = 0;
+      for (const auto& rank : document["per_rank"]) {
+        elements += rank["elements"].get<std::int64_t>();
+        read += rank["read_bytes"].get<std::int64_t>();
+      }
+      EXPECT_EQ(document["per_rank"].size(), std::stoul(ranks));
+      EXPECT_EQ(elements, 196) << ranks << " ranks, " << dim;
+      EXPECT_EQ(read, 784) << ranks << " ranks, " << dim;
+    }
+  }
+}
+
+TEST_F(PlanVerb, NamesUnevenAndEmptyParts) {
+  const auto document = plan({"--ranks", "3", "--json"}).json();
+  // 4 over 3 ranks is 2, 2, 0; 8 over 3 is 3, 3, 2.
+  EXPECT_EQ(document["uneven"], (std::vector<std::string>{"model.layers.0.mlp.down_proj.weight"}));
+  EXPECT_EQ(document["empty"].size(), 10U);
+  EXPECT_THAT(plan({"--ranks", "3"}).out, HasSubstr("dim 1 of [4, 8] in 3, 3, 2\n"));
+}
+
+TEST_F(PlanVerb, NeverListsAnAliasAsAParameter) {
+  const auto document = plan({"--ranks", "2", "--json"}).json();
+  for (const auto& parameter : document["parameters"]) {
+    EXPECT_NE(parameter["name"], "lm_head.weight");
+  }
+  EXPECT_EQ(document["parameters"][0]["aliases"], (std::vector<std::string>{"lm_head.weight"}));
+}
+
+TEST_F(PlanVerb, CountsMemoryInTheParameterDtype) {
+  const auto full = plan({"--ranks", "2", "--json"}).json()["per_rank"][0];
+  const auto half = plan({"--ranks", "2", "--param-dtype", "bfloat16", "--json"}).json()["per_rank"][0];
+  EXPECT_EQ(full["parameter_bytes"], 392);
+  EXPECT_EQ(half["parameter_bytes"], 196);
+  EXPECT_EQ(half["adamw_bytes"], 392);
+  EXPECT_EQ(half["read_bytes"], 392); // the files stay as they are
+}
+
+TEST_F(PlanVerb, RefusesTheVocabDimensionOfATiedWeightByEitherName) {
+  for (const char* flag : {"model.embed_tokens.weight=0", "lm_head.weight=0", "lm_head.weight=-2"}) {
+    const Answer answer = plan({"--ranks", "2", "--dim", flag});
+    EXPECT_EQ(answer.status, 2) << flag;
+    EXPECT_THAT(answer.err, HasSubstr("[tied-weight-on-vocab]")) << flag;
+  }
+  EXPECT_EQ(plan({"--ranks", "2", "--dim", "lm_head.weight=1"}).status, 0);
+}
+
+TEST_F(PlanVerb, TakesADimensionForOneParameter) {
+  const auto document =
+      plan({"--ranks", "2", "--dim", "model.layers.0.mlp.up_proj.weight=0", "--dim", "model.norm.weight=-1", "--json"})
+          .json();
+  for (const auto& parameter : document["parameters"]) {
+    if (parameter["name"] == "model.layers.0.mlp.up_proj.weight") {
+      EXPECT_EQ(parameter["dim"], 0);
+      EXPECT_EQ(parameter["parts"][1]["offset"], 4);
+    }
+  }
+}
+
+TEST_F(PlanVerb, RefusesFlagsThatCannotBeUsed) {
+  const std::vector<std::vector<std::string>> wrong = {
+      {},
+      {"--ranks", "0"},
+      {"--ranks", "two"},
+      {"--ranks", "2", "--shard-dim", "middle"},
+      {"--ranks", "2", "--param-dtype", "int8"},
+      {"--ranks", "2", "--dim", "model.norm.weight"},
+      {"--ranks", "2", "--dim", "model.norm.weight=x"},
+      {"--ranks", "2", "--dim", "model.norm.weight=0", "--dim", "model.norm.weight=0"},
+      {"--ranks", "2", "--nonsense"},
+  };
+  for (const auto& flags : wrong) {
+    const Answer answer = plan(flags);
+    EXPECT_EQ(answer.status, 2);
+    EXPECT_THAT(answer.err, HasSubstr("[bad-flag]")) << answer.err;
+  }
+}
+
+TEST_F(PlanVerb, RefusesAnUnknownNameAndADimensionThatTheParameterLacks) {
+  EXPECT_THAT(plan({"--ranks", "2", "--dim", "nobody=0"}).err, HasSubstr("[unknown-parameter]"));
+  const Answer answer = plan({"--ranks", "2", "--dim", "model.norm.weight=1"});
+  EXPECT_EQ(answer.status, 2);
+  EXPECT_THAT(answer.err, HasSubstr("[bad-shard-dim]"));
+}
+
+TEST_F(PlanVerb, ReportsTensorsThatNothingUses) {
+  std::vector<testing::FixtureTensor> tensors = tiny_llama_tensors();
+  tensors.push_back(testing::counting("stray", {2}));
+  model_.write(tensors);
+  EXPECT_THAT(plan({"--ranks", "3"}).err, HasSubstr("stray"));
+  const auto findings = plan({"--ranks", "3", "--json"}).json()["findings"];
+  ASSERT_EQ(findings.size(), 1U); // once, not once a rank
+  EXPECT_EQ(findings[0]["code"], "unused-tensor");
+}
+
+TEST(PlanVerbOfUntiedModels, TakesTheRemedyThatItNames) {
+  CheckpointFixture model(untied_config());
+  model.write(tiny_llama_tensors());
+  const Answer refused = run({"plan", model.path(), "--ranks", "2"});
+  EXPECT_EQ(refused.status, 2);
+  const std::string remedy = "--tie lm_head.weight=model.embed_tokens.weight";
+  ASSERT_THAT(refused.err, HasSubstr(remedy));
+  EXPECT_EQ(run({"plan", model.path(), "--ranks", "2", "--tie", remedy.substr(6)}).status, 0);
+}
+
+} // namespace
+} // namespace tieshard::cli
