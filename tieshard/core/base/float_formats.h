@@ -15,6 +15,13 @@
 
 namespace tieshard {
 
+/// `a` where `condition` holds, else `b`, by masks: a conditional expression over float arithmetic would become a
+/// branch.
+inline std::uint32_t select(bool condition, std::uint32_t a, std::uint32_t b) {
+  const std::uint32_t mask = 0U - static_cast<std::uint32_t>(condition);
+  return (a & mask) | (b & ~mask);
+}
+
 /// IEEE binary32.
 struct Float32Format {
   using Bits = std::uint32_t;
@@ -36,7 +43,7 @@ struct BFloat16Format {
     const std::uint32_t bits = std::bit_cast<std::uint32_t>(value);
     const std::uint32_t rounded = (bits + 0x7FFFU + ((bits >> 16) & 1U)) >> 16;
     const std::uint32_t quiet_nan = (bits >> 16) | 0x0040U;
-    return static_cast<Bits>((bits & 0x7FFFFFFFU) > 0x7F800000U ? quiet_nan : rounded);
+    return static_cast<Bits>(select((bits & 0x7FFFFFFFU) > 0x7F800000U, quiet_nan, rounded));
   }
 };
 
@@ -49,13 +56,13 @@ struct Float16Format {
     const std::uint32_t sign = (half & 0x8000U) << 16;
     const std::uint32_t shifted = magnitude << 13;
     const std::uint32_t normal = shifted + kBiasDifference;
-    const std::uint32_t infinite_or_nan = shifted | 0x7F800000U | (magnitude > 0x7C00U ? 0x00400000U : 0U);
+    const std::uint32_t infinite_or_nan = shifted | 0x7F800000U | select(magnitude > 0x7C00U, 0x00400000U, 0U);
     // A subnormal half is magnitude * 2^-24: laid into the mantissa of 2^-14, whose value is then taken off again.
     const float subnormal_value =
         std::bit_cast<float>(shifted + kSmallestNormal) - std::bit_cast<float>(kSmallestNormal);
     const std::uint32_t subnormal = std::bit_cast<std::uint32_t>(subnormal_value);
-    const std::uint32_t finite = magnitude < 0x0400U ? subnormal : normal;
-    return std::bit_cast<float>(sign | (magnitude >= 0x7C00U ? infinite_or_nan : finite));
+    const std::uint32_t finite = select(magnitude < 0x0400U, subnormal, normal);
+    return std::bit_cast<float>(sign | select(magnitude >= 0x7C00U, infinite_or_nan, finite));
   }
 
   static Bits encode(float value) {
@@ -65,10 +72,10 @@ struct Float16Format {
     // Below 2^-14 the addition of 0.5 rounds at bit 2^-24, the unit of a subnormal half.
     const float shifted = std::bit_cast<float>(magnitude) + 0.5F;
     const std::uint32_t subnormal = std::bit_cast<std::uint32_t>(shifted) - 0x3F000000U;
-    const std::uint32_t finite = magnitude < kSmallestNormal ? subnormal : normal;
+    const std::uint32_t finite = select(magnitude < kSmallestNormal, subnormal, normal);
     const std::uint32_t nan = 0x7E00U | ((magnitude >> 13) & 0x03FFU);
-    const std::uint32_t overflowed = magnitude > 0x7F800000U ? nan : 0x7C00U;
-    return static_cast<Bits>(((bits >> 16) & 0x8000U) | (magnitude >= kOverflow ? overflowed : finite));
+    const std::uint32_t overflowed = select(magnitude > 0x7F800000U, nan, 0x7C00U);
+    return static_cast<Bits>(((bits >> 16) & 0x8000U) | select(magnitude >= kOverflow, overflowed, finite));
   }
 
  private:
