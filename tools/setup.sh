@@ -7,7 +7,7 @@
 #   core    Debian packages: compiler, CMake, Ninja, ccache, nlohmann-json, CLI11, GoogleTest
 #   build   core, and: Gloo's headers; a virtual environment in .venv with the torch wheel (LibTorch)
 #   test    build, and: the Python packages of tests/requirements.txt, a text to train on
-#   format  core's Python only: .venv with the pinned clang-format and clang-tidy
+#   format  .venv with the pinned clang-format and clang-tidy
 #   fuzz    core, and: clang with libFuzzer
 #
 # Debian packages are installed with apt-get where this runs as root. Elsewhere the missing ones are named, with the
@@ -68,7 +68,6 @@ need_packages() {
 
 need_venv() {
   [ -x "$VENV/bin/python" ] && return
-  need_packages python3 python3-venv
   say "making the virtual environment $VENV"
   "$PYTHON" -m venv "$VENV"
 }
@@ -101,32 +100,36 @@ need_torch() {
 
 # --- Steps ------------------------------------------------------------------------------------------------------------
 
+CORE_PACKAGES=(g++ cmake ninja-build ccache make git python3 python3-venv
+  nlohmann-json3-dev libcli11-dev libgtest-dev libgmock-dev)
+BUILD_PACKAGES=("${CORE_PACKAGES[@]}" libgloo-dev)
+TEST_PACKAGES=("${BUILD_PACKAGES[@]}" bible-kjv bible-kjv-text)
+FUZZ_PACKAGES=("${CORE_PACKAGES[@]}" clang-14 libclang-rt-14-dev)
+
 setup_core() {
-  need_packages g++ cmake ninja-build ccache make git python3 python3-venv nlohmann-json3-dev libcli11-dev \
-    libgtest-dev libgmock-dev
+  need_packages "${CORE_PACKAGES[@]}"
 }
 
 setup_build() {
-  setup_core
-  need_packages libgloo-dev
+  need_packages "${BUILD_PACKAGES[@]}"
   need_torch
 }
 
 setup_test() {
-  setup_build
-  need_packages bible-kjv bible-kjv-text
+  need_packages "${TEST_PACKAGES[@]}"
+  need_torch
   pip_file tests/requirements.txt
   pip_file tests/requirements-no-deps.txt --no-deps
 }
 
 setup_format() {
+  need_packages python3 python3-venv
   need_venv
   pip_file tools/requirements.txt
 }
 
 setup_fuzz() {
-  setup_core
-  need_packages clang-14 libclang-rt-14-dev
+  need_packages "${FUZZ_PACKAGES[@]}"
 }
 
 for step in "$@"; do
