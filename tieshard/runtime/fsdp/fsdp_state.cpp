@@ -78,7 +78,7 @@ at::Tensor FsdpState::attach_post_backward(const at::Tensor& input, FsdpParamGro
   if (!at::GradMode::is_enabled() || !input.requires_grad()) {
     return input;
   }
-  auto node = std::make_shared<PostBackwardNode>(torch::autograd::collect_next_edges(input), shared_from_this(), group);
+  auto node = c10::make_intrusive<PostBackwardNode>(torch::autograd::collect_next_edges(input), shared_from_this(), group);
   at::Tensor output = input.detach();
   torch::autograd::set_history(output, node);
   return output;

@@ -13,8 +13,6 @@
 #include <string>
 #include <vector>
 
-#include <c10/util/intrusive_ptr.h>
-
 #include "tieshard/runtime/mesh/rank_environment.h"
 
 namespace c10d {
@@ -59,13 +57,13 @@ class DeviceMesh {
   std::string where() const;
 
   /// The connection; null on one rank.
-  const c10::intrusive_ptr<c10d::Backend>& backend() const noexcept {
+  const std::shared_ptr<c10d::Backend>& backend() const noexcept {
     return backend_;
   }
 
  private:
   RankEnvironment environment_;
-  c10::intrusive_ptr<c10d::Backend> backend_;
+  std::shared_ptr<c10d::Backend> backend_;
 };
 
 } // namespace tieshard

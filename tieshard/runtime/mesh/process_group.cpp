@@ -40,14 +40,16 @@ c10::intrusive_ptr<c10d::Store> connect_store(const RankEnvironment& environment
 
 } // namespace
 
-c10::intrusive_ptr<c10d::Backend> connect_gloo(const RankEnvironment& environment, std::chrono::milliseconds timeout) {
+std::shared_ptr<c10d::Backend> connect_gloo(const RankEnvironment& environment, std::chrono::milliseconds timeout) {
   try {
     const auto options = c10d::ProcessGroupGloo::Options::create(timeout);
     options->devices.push_back(make_device(environment));
-    return c10::make_intrusive<c10d::ProcessGroupGloo>(connect_store(environment, timeout),
-                                                       static_cast<int>(environment.rank),
-                                                       static_cast<int>(environment.world_size),
-                                                       options);
+    auto group = c10::make_intrusive<c10d::ProcessGroupGloo>(connect_store(environment, timeout),
+                                                             static_cast<int>(environment.rank),
+                                                             static_cast<int>(environment.world_size),
+                                                             options);
+    c10d::Backend* backend = group.get();
+    return {backend, [group = std::move(group)](c10d::Backend*) mutable { group.reset(); }};
   } catch (const std::exception& error) {
     const std::string text = error.what();
     throw PeerError(

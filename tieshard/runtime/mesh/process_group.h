@@ -8,8 +8,7 @@
 #pragma once
 
 #include <chrono>
-
-#include <c10/util/intrusive_ptr.h>
+#include <memory>
 
 #include "tieshard/runtime/mesh/rank_environment.h"
 
@@ -23,6 +22,6 @@ namespace tieshard {
 ///
 /// @param timeout  how long to wait for the others here, and in each later collective
 /// @throws PeerError rendezvous-failed (names the address and how long it waited)
-c10::intrusive_ptr<c10d::Backend> connect_gloo(const RankEnvironment& environment, std::chrono::milliseconds timeout);
+std::shared_ptr<c10d::Backend> connect_gloo(const RankEnvironment& environment, std::chrono::milliseconds timeout);
 
 } // namespace tieshard

@@ -1,0 +1,176 @@
+#include "tieshard/cli/runtime/forward_verb.h"
+
+#include <CLI/App.hpp>
+
+#include <filesystem>
+#include <memory>
+#include <span>
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+
+#include "tieshard/cli/runtime/ranks.h"
+#include "tieshard/core/base/units.h"
+#include "tieshard/core/checkpoint/safetensors_writer.h"
+#include "tieshard/runtime/mesh/agree.h"
+#include "tieshard/runtime/train/parallelize.h"
+#include "tieshard/runtime/train/token_data.h"
+
+namespace tieshard::cli {
+namespace {
+
+constexpr const char* kForwardExamples =
+    "Examples:\n"
+    "  tieshard forward smollm2/ --tokens tokens.bin --count 64 --out logits.safetensors\n"
+    "  tieshard forward smollm2/ --tokens batch.safetensors --out logits.safetensors --ranks 2\n"
+    "\n"
+    "TOKENS is a raw token file (one sequence) or a safetensors file with input_ids I64 [batch, sequence] and, if the\n"
+    "loss is wanted, labels of the same shape (-100: no target). OUT gets logits F32 [batch, sequence, vocab] and loss F32 [].";
+
+struct ForwardFlags {
+  RankFlags ranks;
+  std::filesystem::path model;
+  std::filesystem::path tokens;
+  std::filesystem::path out;
+  std::string dtype = "float32";
+  std::string data_dtype = "uint16";
+  std::int64_t count = 0;
+};
+
+struct Inputs {
+  at::Tensor ids;    ///< int64 [B, T]
+  at::Tensor labels; ///< undefined, or int64 [B, T]
+};
+
+at::Tensor read_integers(const SafetensorsFile& file, const std::string& name) {
+  const TensorEntry* entry = file.find(name);
+  if (entry == nullptr) {
+    return {};
+  }
+  if (entry->dtype != DType::kI64 || entry->shape.size() != 2 || numel(entry->shape) == 0) {
+    throw InputError({.code = Code::kDataMalformed,
+                      .what = "a tensor of the token file is not usable",
+                      .where = concat(file.file().path().string(), ", ", name),
+                      .why = concat("expected I64 [batch, sequence], got ", tieshard::name(entry->dtype), " ",
+                                    to_string(entry->shape)),
+                      .fix = "store the ids as int64 with two dimensions, neither of them 0"});
+  }
+  at::Tensor values = at::empty(entry->shape, at::kLong);
+  file.file().read_at(file.header().data_start + entry->begin,
+                      std::as_writable_bytes(std::span(values.mutable_data_ptr<std::int64_t>(),
+                                                       static_cast<std::size_t>(values.numel()))));
+  return values;
+}
+
+void require_in_vocab(const at::Tensor& ids, std::int64_t vocab, const std::string& where) {
+  const auto low = ids.min().item<std::int64_t>();
+  const auto high = ids.max().item<std::int64_t>();
+  if (low < 0 || high >= vocab) {
+    throw InputError({.code = Code::kTokenOutOfRange,
+                      .what = "a token is not in the model's vocabulary",
+                      .where = where,
+                      .why = concat("expected 0 to ", vocab - 1, ", got ", low, " to ", high),
+                      .fix = "tokenise the text with this model's tokenizer"});
+  }
+}
+
+void require_labels(const Inputs& inputs, std::int64_t vocab, const std::string& where) {
+  const at::Tensor targets = inputs.labels.masked_select(inputs.labels != kIgnoredLabel);
+  if (targets.numel() > 0) {
+    require_in_vocab(targets, vocab, where + ", labels");
+  }
+  if (inputs.labels.sizes() != inputs.ids.sizes()) {
+    throw InputError({.code = Code::kDataMalformed,
+                      .what = "labels and input_ids have different shapes",
+                      .where = where,
+                      .why = concat("expected ", to_string(inputs.ids.sizes().vec()), ", got ",
+                                    to_string(inputs.labels.sizes().vec())),
+                      .fix = "give one label for each token, -100 where there is no target"});
+  }
+}
+
+Inputs read_inputs(const ForwardFlags& flags, std::int64_t vocab) {
+  if (flags.tokens.extension() != ".safetensors") {
+    const TokenDtype dtype = flags.data_dtype == "uint32" ? TokenDtype::kUint32 : TokenDtype::kUint16;
+    return {TokenData::open(flags.tokens, {.dtype = dtype, .sequence = 1, .vocab_size = vocab}).head(flags.count), {}};
+  }
+  const SafetensorsFile file = SafetensorsFile::open(flags.tokens);
+  Inputs inputs{read_integers(file, "input_ids"), read_integers(file, "labels")};
+  if (!inputs.ids.defined()) {
+    throw InputError({.code = Code::kDataMalformed,
+                      .what = "the token file has no input_ids",
+                      .where = flags.tokens.string(),
+                      .fix = "store the tokens as input_ids, I64 [batch, sequence]"});
+  }
+  require_in_vocab(inputs.ids, vocab, flags.tokens.string() + ", input_ids");
+  if (inputs.labels.defined()) {
+    require_labels(inputs, vocab, flags.tokens.string());
+  }
+  return inputs;
+}
+
+void write_outputs(const std::filesystem::path& path, const at::Tensor& logits, const at::Tensor& loss) {
+  std::vector<TensorSpec> specs{{.name = "logits", .dtype = DType::kF32, .shape = logits.sizes().vec()}};
+  if (loss.defined()) {
+    specs.push_back({.name = "loss", .dtype = DType::kF32, .shape = {}});
+  }
+  write_safetensors(path, layout_safetensors(specs, {{"format", "pt"}}), [&](const TensorEntry& entry) {
+    const at::Tensor& tensor = entry.name == "loss" ? loss : logits;
+    return std::as_bytes(std::span(tensor.const_data_ptr<float>(), static_cast<std::size_t>(tensor.numel())));
+  });
+}
+
+void forward_on(const ForwardFlags& flags, at::ScalarType dtype, const DeviceMesh& mesh, const Console& console) {
+  at::set_num_threads(flags.ranks.threads);
+  ParallelizeOptions options{.param_dtype = dtype};
+  options.load.threads = flags.ranks.threads;
+  ParallelModel parallel = parallelize(flags.model, mesh, options);
+  Inputs inputs;
+  agree(mesh, "tokens", [&] { inputs = read_inputs(flags, parallel.checkpoint.config().integer("vocab_size")); });
+  const at::NoGradGuard no_grad;
+  parallel.model->eval();
+  const at::Tensor logits = parallel.model->forward(inputs.ids).to(at::kFloat).contiguous();
+  at::Tensor loss;
+  if (inputs.labels.defined()) {
+    const std::int64_t targets = std::max<std::int64_t>(1, count_targets(inputs.labels));
+    loss = causal_lm_loss_sum(logits, inputs.labels) / static_cast<double>(targets);
+  }
+  agree(mesh, "write", [&] {
+    if (mesh.rank() == 0) {
+      print_findings(console.err, parallel.findings);
+      write_outputs(flags.out, logits, loss);
+      console.out.text << concat("logits  ", to_string(logits.sizes().vec()), " F32  ", flags.out.string());
+      if (loss.defined()) {
+        console.out.text << concat("  loss ", loss.item<float>());
+      }
+      console.out.text << "\n";
+    }
+  });
+}
+
+} // namespace
+
+void add_forward(CLI::App& app, Verb& chosen, const std::vector<std::string>& arguments) {
+  const auto flags = std::make_shared<ForwardFlags>();
+  CLI::App* verb = app.add_subcommand("forward", "Write a model's logits for given tokens");
+  verb->add_option("DIR", flags->model, "Hugging Face checkpoint directory")->required();
+  verb->add_option("--tokens", flags->tokens, "Raw token file, or safetensors with input_ids")->required();
+  verb->add_option("--out", flags->out, "File for the logits")->required();
+  verb->add_option("--count", flags->count, "First tokens of a raw file to use; 0: all")->capture_default_str();
+  verb->add_option("--data-dtype", flags->data_dtype, "Of a raw token file")
+      ->check(CLI::IsMember({"uint16", "uint32"}))
+      ->capture_default_str();
+  verb->add_option("--dtype", flags->dtype, "Of parameters and computation")->capture_default_str();
+  add_rank_flags(*verb, flags->ranks);
+  verb->footer(kForwardExamples);
+  verb->callback([flags, &chosen, arguments] {
+    chosen = [flags, arguments](const Console& console) {
+      const at::ScalarType dtype = dtype_flag("--dtype", flags->dtype);
+      require_at_least("--count", flags->count, 0);
+      return run_ranks(flags->ranks, arguments, console,
+                       [&](const DeviceMesh& mesh) { forward_on(*flags, dtype, mesh, console); });
+    };
+  });
+}
+
+} // namespace tieshard::cli

@@ -1,0 +1,31 @@
+// tieshard/cli/runtime/main.cpp
+//
+// The program with torch in it, `tieshard-runtime`: the verbs that compute.
+//
+// Flow: `tieshard train | forward` -> [this] -> train_verb, forward_verb
+
+#include <CLI/App.hpp>
+#include <CLI/Config.hpp>
+#include <CLI/Formatter.hpp>
+
+#include <csignal>
+#include <string>
+#include <vector>
+
+#include "tieshard/cli/app.h"
+#include "tieshard/cli/report.h"
+#include "tieshard/cli/runtime/forward_verb.h"
+#include "tieshard/cli/runtime/train_verb.h"
+
+int main(int argc, char** argv) {
+  namespace cli = tieshard::cli;
+  std::signal(SIGPIPE, SIG_DFL);
+  const std::vector<std::string> arguments(argv, argv + argc);
+  cli::Verb chosen;
+  CLI::App app("tieshard-runtime: the verbs of tieshard that compute. Mostly started by `tieshard`.", "tieshard");
+  app.set_version_flag("--version", std::string("tieshard ") + cli::version());
+  app.require_subcommand(0, 1);
+  cli::add_train(app, chosen, arguments);
+  cli::add_forward(app, chosen, arguments);
+  return cli::run_command_line(app, argc, argv, chosen, cli::standard_console());
+}

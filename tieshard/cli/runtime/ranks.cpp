@@ -1,0 +1,101 @@
+#include "tieshard/cli/runtime/ranks.h"
+
+#include <CLI/App.hpp>
+
+#include <chrono>
+#include <thread>
+
+#include "tieshard/runtime/mesh/local_launcher.h"
+#include "tieshard/runtime/mesh/rank_environment.h"
+#include "tieshard/runtime/tensors/torch_dtype.h"
+
+namespace tieshard::cli {
+namespace {
+
+constexpr std::chrono::seconds kFollowerDelay{1};
+
+bool only_followed(const Diagnostic& diagnostic) {
+  return diagnostic.code == Code::kPeerFailed || diagnostic.code == Code::kCollectiveFailed;
+}
+
+/// The body of one rank. `mesh` outlives the report, so that the others cannot notice the end before it is printed.
+int be_rank(const DeviceMesh& mesh, const Console& console, const std::function<void(const DeviceMesh&)>& work) {
+  return run_verb(
+      [&]() -> int {
+        try {
+          work(mesh);
+        } catch (const Error& error) {
+          if (!only_followed(error.diagnostic())) {
+            throw;
+          }
+          std::this_thread::sleep_for(kFollowerDelay);
+          const Diagnostic& diagnostic = error.diagnostic();
+          console.err.text << concat(diagnostic.where, " stopped: ", diagnostic.why, " [", id(diagnostic.code), "]\n");
+          console.err.text.flush();
+          return kExitPeer;
+        }
+        return kExitSuccess;
+      },
+      console);
+}
+
+void require_same_count(const RankFlags& flags, const RankEnvironment& environment) {
+  if (flags.ranks != 1 && flags.ranks != environment.world_size) {
+    throw InputError({.code = Code::kBadFlag,
+                      .what = "--ranks contradicts the launcher",
+                      .where = "--ranks",
+                      .why = concat("expected ", environment.world_size, " as the launcher started, got ", flags.ranks),
+                      .fix = "leave --ranks out under torchrun, srun and mpirun"});
+  }
+}
+
+} // namespace
+
+void add_rank_flags(CLI::App& verb, RankFlags& flags) {
+  verb.add_option("--ranks", flags.ranks, "Processes to start on this host; under torchrun, srun or mpirun leave it out")
+      ->capture_default_str();
+  verb.add_option("--threads", flags.threads, "Threads of each rank")->capture_default_str();
+  verb.add_option("--timeout", flags.timeout_s, "Seconds to wait for another rank before giving up")->capture_default_str();
+}
+
+int run_ranks(const RankFlags& flags,
+              const std::vector<std::string>& arguments,
+              const Console& console,
+              const std::function<void(const DeviceMesh&)>& work) {
+  require_at_least("--ranks", flags.ranks, 1);
+  require_at_least("--threads", flags.threads, 1);
+  require_at_least("--timeout", flags.timeout_s, 1);
+  const RankEnvironment environment = read_rank_environment();
+  if (flags.ranks > 1 && environment.world_size == 1) {
+    return launch_local({.ranks = flags.ranks,
+                         .arguments = arguments,
+                         .on_death = [&](const Diagnostic& diagnostic) { print_diagnostic(console.err, diagnostic); }});
+  }
+  require_same_count(flags, environment);
+  const DeviceMesh mesh = DeviceMesh::connect(environment, std::chrono::seconds(flags.timeout_s));
+  return be_rank(mesh, console, work);
+}
+
+at::ScalarType dtype_flag(const std::string& flag, const std::string& text) {
+  const auto dtype = dtype_from_torch_name(text);
+  if (!dtype || !is_wide_float(*dtype)) {
+    throw InputError({.code = Code::kBadFlag,
+                      .what = "a command line flag has a value that cannot be used",
+                      .where = flag,
+                      .why = concat("expected float32, bfloat16, float16 or float64, got ", text),
+                      .fix = concat("write ", flag, " float32")});
+  }
+  return to_torch(*dtype);
+}
+
+void require_at_least(const std::string& flag, std::int64_t value, std::int64_t least) {
+  if (value < least) {
+    throw InputError({.code = Code::kBadFlag,
+                      .what = "a command line flag has a value that cannot be used",
+                      .where = flag,
+                      .why = concat("expected at least ", least, ", got ", value),
+                      .fix = concat("give ", flag, " ", least, " or more")});
+  }
+}
+
+} // namespace tieshard::cli

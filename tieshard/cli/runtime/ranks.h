@@ -1,0 +1,51 @@
+// tieshard/cli/runtime/ranks.h
+//
+// What train and forward share: be one of the ranks, or start them.
+//
+// Flow: train_verb, forward_verb -> [this] -> mesh/local_launcher.h, mesh/device_mesh.h
+
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include <c10/core/ScalarType.h>
+
+#include "tieshard/cli/report.h"
+#include "tieshard/runtime/mesh/device_mesh.h"
+
+namespace CLI {
+class App;
+}
+
+namespace tieshard::cli {
+
+/// Flags that every multi-rank verb has.
+struct RankFlags {
+  std::int64_t ranks = 1;
+  std::int64_t timeout_s = 600;
+  int threads = 1;
+};
+
+void add_rank_flags(CLI::App& verb, RankFlags& flags);
+
+/// Runs `work` on every rank. Under torchrun, srun or mpirun this process is one of them; otherwise, with --ranks above 1,
+/// it starts them and waits.
+///
+/// A rank that fails prints its own Diagnostic at once, while its connections are still open; a rank that only followed
+/// says so in one line, a second later: so the cause stands first.
+/// @returns the exit status of the rank, or of the one that failed first
+int run_ranks(const RankFlags& flags,
+              const std::vector<std::string>& arguments,
+              const Console& console,
+              const std::function<void(const DeviceMesh&)>& work);
+
+/// "float32", "bfloat16", ... @throws InputError bad-flag naming `flag`
+at::ScalarType dtype_flag(const std::string& flag, const std::string& text);
+
+/// A flag that has to be at least `least`. @throws InputError bad-flag
+void require_at_least(const std::string& flag, std::int64_t value, std::int64_t least);
+
+} // namespace tieshard::cli

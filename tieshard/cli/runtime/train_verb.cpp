@@ -1,0 +1,174 @@
+#include "tieshard/cli/runtime/train_verb.h"
+
+#include <CLI/App.hpp>
+
+#include <cmath>
+#include <cstdio>
+#include <memory>
+#include <optional>
+
+#include "tieshard/cli/progress.h"
+#include "tieshard/cli/runtime/ranks.h"
+#include "tieshard/core/base/units.h"
+#include "tieshard/core/plan/read_plan.h"
+#include "tieshard/runtime/train/process_memory.h"
+#include "tieshard/runtime/train/trainer.h"
+
+namespace tieshard::cli {
+namespace {
+
+constexpr const char* kTrainExamples =
+    "Examples:\n"
+    "  tieshard train --model smollm2/ --data tokens.bin --out runs/a --ranks 2 --steps 200 --lr 2e-4\n"
+    "  tieshard train ... --compute-dtype bfloat16          bf16 compute, float32 shards and AdamW\n"
+    "  torchrun --nproc-per-node 8 --no-python tieshard train ...\n"
+    "\n"
+    "OUT gets metrics.jsonl (a line a step), summary.json and export/ (a Hugging Face checkpoint).\n"
+    "DATA is raw little-endian tokens, e.g. of tools/tokenize_text.py.";
+
+struct TrainFlags {
+  RankFlags ranks;
+  TrainConfig config;
+  std::string param_dtype = "float32";
+  std::string compute_dtype{};
+  std::string data_dtype = "uint16";
+  std::string shard_dim = "last";
+  bool no_shuffle = false;
+  bool no_reshard = false;
+};
+
+TrainConfig checked(const TrainFlags& flags) {
+  TrainConfig config = flags.config;
+  require_at_least("--steps", config.steps, 0);
+  require_at_least("--batch", config.batch, 1);
+  require_at_least("--seq", config.sequence, 2);
+  for (const auto& [flag, value] : {std::pair{"--lr", config.lr}, {"--weight-decay", config.weight_decay}}) {
+    if (!std::isfinite(value) || value < 0) {
+      throw InputError({.code = Code::kBadFlag,
+                        .what = "a command line flag has a value that cannot be used",
+                        .where = flag,
+                        .why = concat("expected a finite number of at least 0, got ", value),
+                        .fix = concat("give ", flag, " a usual value, e.g. 1e-4")});
+    }
+  }
+  if (!(config.clip > 0)) {
+    throw InputError({.code = Code::kBadFlag,
+                      .what = "a command line flag has a value that cannot be used",
+                      .where = "--clip",
+                      .why = concat("expected a number above 0, got ", config.clip),
+                      .fix = "give the largest gradient norm, e.g. 1.0, or leave --clip out"});
+  }
+  config.param_dtype = dtype_flag("--param-dtype", flags.param_dtype);
+  config.compute_dtype =
+      flags.compute_dtype.empty() ? config.param_dtype : dtype_flag("--compute-dtype", flags.compute_dtype);
+  config.data_dtype = flags.data_dtype == "uint32" ? TokenDtype::kUint32 : TokenDtype::kUint16;
+  config.shard_dim = flags.shard_dim == "first" ? ShardDimPolicy::kFirst : ShardDimPolicy::kLast;
+  config.shuffle = !flags.no_shuffle;
+  config.reshard_after_forward = !flags.no_reshard;
+  config.threads = flags.ranks.threads;
+  return config;
+}
+
+/// What rank 0 shows of a run.
+class RunReport {
+ public:
+  RunReport(const TrainConfig& config, const DeviceMesh& mesh, const Console& console)
+      : config_(config), mesh_(mesh), console_(console) {}
+
+  TrainObserver observer() {
+    return {.on_load = [this](const ParallelModel& parallel, double seconds) { show_load(parallel, seconds); },
+            .on_step = [this](const StepMetrics& metrics) { show_step(metrics); },
+            .on_export = [this](const ExportReport& report) { show_export(report); }};
+  }
+
+ private:
+  void show_load(const ParallelModel& parallel, double seconds) {
+    print_findings(console_.err, parallel.findings);
+    const LoadLedger& ledger = parallel.ledger;
+    console_.out.text << concat("load    ", ledger.entries.size(), " tensors, ",
+                                format_parameters(parallel.plan.total_numel()), " parameters on ", mesh_.size(),
+                                mesh_.size() == 1 ? " rank" : " ranks", " in ", format_seconds(seconds),
+                                " | ledger: all from files, ", ledger.materialized(), " materialized once, ",
+                                parallel.ties.groups().size(), " tied, 0 random\n");
+    console_.out.text.flush();
+  }
+
+  /// On a terminal the line is drawn over; in a pipe every tenth of the run gets a line, and the first and last step.
+  void show_step(const StepMetrics& metrics) {
+    spent_ += metrics.seconds;
+    const std::int64_t every = std::max<std::int64_t>(1, config_.steps / 10);
+    const bool last = metrics.step == config_.steps;
+    if (!console_.out.terminal && metrics.step != 1 && metrics.step % every != 0 && !last) {
+      return;
+    }
+    const double left = spent_ / static_cast<double>(metrics.step) * static_cast<double>(config_.steps - metrics.step);
+    char line[200];
+    std::snprintf(line, sizeof(line), "step    %lld/%lld  loss %.4f  lr %.2g  norm %.3g  %s tok/s  peak %s  eta %s",
+                  static_cast<long long>(metrics.step), static_cast<long long>(config_.steps), metrics.loss, metrics.lr,
+                  metrics.grad_norm,
+                  format_count(static_cast<std::int64_t>(static_cast<double>(metrics.tokens) / metrics.seconds)).c_str(),
+                  format_bytes(peak_resident_bytes()).c_str(), format_seconds(left).c_str());
+    console_.out.text << (console_.out.terminal ? "\r\x1b[K" : "") << line
+                      << (!console_.out.terminal || last ? "\n" : "");
+    console_.out.text.flush();
+  }
+
+  void show_export(const ExportReport& report) {
+    std::string left_out;
+    for (const std::string& name : report.left_out) {
+      left_out += concat(", ", name, " left out (tied)");
+    }
+    console_.out.text << concat("export  ", report.directory.string(), "  ", format_bytes(report.bytes), ", ",
+                                report.tensors, " tensors", left_out, ", reopened and compared, ",
+                                format_seconds(report.seconds), "\n");
+    console_.out.text.flush();
+  }
+
+  const TrainConfig& config_;
+  const DeviceMesh& mesh_;
+  const Console& console_;
+  double spent_ = 0;
+};
+
+int run_train(const TrainFlags& flags, const std::vector<std::string>& arguments, const Console& console) {
+  const TrainConfig config = checked(flags);
+  return run_ranks(flags.ranks, arguments, console, [&](const DeviceMesh& mesh) {
+    RunReport report(config, mesh, console);
+    train(config, mesh, report.observer());
+  });
+}
+
+} // namespace
+
+void add_train(CLI::App& app, Verb& chosen, const std::vector<std::string>& arguments) {
+  const auto flags = std::make_shared<TrainFlags>();
+  TrainConfig& config = flags->config;
+  CLI::App* verb = app.add_subcommand("train", "Train a model over ranks and export it");
+  verb->add_option("--model", config.model, "Hugging Face checkpoint directory")->required();
+  verb->add_option("--data", config.data, "Token file")->required();
+  verb->add_option("--data-dtype", flags->data_dtype, "Of the token file")
+      ->check(CLI::IsMember({"uint16", "uint32"}))
+      ->capture_default_str();
+  verb->add_option("--out", config.out, "Directory for the run; must not hold one")->required();
+  add_rank_flags(*verb, flags->ranks);
+  verb->add_option("--steps", config.steps, "Optimizer steps")->capture_default_str();
+  verb->add_option("--batch", config.batch, "Sequences of each rank in a step")->capture_default_str();
+  verb->add_option("--seq", config.sequence, "Tokens of a sequence")->capture_default_str();
+  verb->add_option("--lr", config.lr, "Learning rate of AdamW")->capture_default_str();
+  verb->add_option("--weight-decay", config.weight_decay, "Of AdamW, on every parameter")->capture_default_str();
+  verb->add_option("--clip", config.clip, "Largest norm of the whole gradient; without it nothing is clipped");
+  verb->add_option("--param-dtype", flags->param_dtype, "Of shards, gradients and moments")->capture_default_str();
+  verb->add_option("--compute-dtype", flags->compute_dtype, "Of the unsharded parameters and activations [param-dtype]");
+  verb->add_option("--shard-dim", flags->shard_dim, "Dimension that untied weights are sharded on")
+      ->check(CLI::IsMember({"last", "first"}))
+      ->capture_default_str();
+  verb->add_option("--seed", config.seed, "Of the sample order")->capture_default_str();
+  verb->add_flag("--no-shuffle", flags->no_shuffle, "Step s takes consecutive samples, rank-major");
+  verb->add_flag("--no-reshard-after-forward", flags->no_reshard, "Keep layers whole between forward and backward");
+  verb->footer(kTrainExamples);
+  verb->callback([flags, &chosen, arguments] {
+    chosen = [flags, arguments](const Console& console) { return run_train(*flags, arguments, console); };
+  });
+}
+
+} // namespace tieshard::cli

@@ -1,0 +1,22 @@
+// tieshard/runtime/optim/clip_grad_norm.h
+//
+// The norm of the whole gradient, from shards.
+//
+// Flow:   fsdp_state -> [this] -> train
+// Source: torch.nn.utils.clip_grad_norm_; over shards: square sums added over ranks, each storage once, replicated
+//         parameters on one rank only.
+
+#pragma once
+
+#include "tieshard/runtime/fsdp/fsdp_state.h"
+
+namespace tieshard {
+
+/// Scales all gradients by min(1, max_norm / (norm + 1e-6)) and returns the 2-norm before that. Every rank must call it and
+/// gets the same value.
+///
+/// @param max_norm  infinity to only measure
+/// @throws InputError non-finite-gradient, naming the parameters and the rank, on every rank; nothing is scaled then
+double clip_grad_norm(const FsdpState& state, double max_norm);
+
+} // namespace tieshard

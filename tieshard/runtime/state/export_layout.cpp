@@ -1,0 +1,86 @@
+#include "tieshard/runtime/state/export_layout.h"
+
+#include <nlohmann/json.hpp>
+
+#include <cstdio>
+#include <utility>
+
+#include "tieshard/core/base/error.h"
+#include "tieshard/core/base/file.h"
+#include "tieshard/core/families/family.h"
+
+namespace tieshard {
+namespace {
+
+std::vector<std::vector<TensorSpec>> split(const ShardPlan& plan, const Checkpoint& source, std::uint64_t max_shard_bytes) {
+  std::vector<std::vector<TensorSpec>> parts(1);
+  std::uint64_t filled = 0;
+  for (const ShardedParameter& parameter : plan.parameters()) {
+    const StoredTensor* stored = plan.ties().source(source, parameter.fqn);
+    const DType dtype = stored != nullptr && is_wide_float(stored->dtype) ? stored->dtype : parameter.dtype;
+    const std::uint64_t bytes = checked_bytes(parameter.shape, dtype).value();
+    if (filled > 0 && filled + bytes > max_shard_bytes) {
+      parts.emplace_back();
+      filled = 0;
+    }
+    parts.back().push_back({.name = parameter.fqn, .dtype = dtype, .shape = parameter.shape});
+    filled += bytes;
+  }
+  return parts;
+}
+
+std::string file_name(std::size_t index, std::size_t count) {
+  if (count == 1) {
+    return "model.safetensors";
+  }
+  char name[64];
+  std::snprintf(name, sizeof(name), "model-%05zu-of-%05zu.safetensors", index + 1, count);
+  return name;
+}
+
+} // namespace
+
+std::vector<ExportFile> layout_export(const ShardPlan& plan, const Checkpoint& source, std::uint64_t max_shard_bytes) {
+  std::vector<std::vector<TensorSpec>> parts = split(plan, source, max_shard_bytes);
+  std::vector<ExportFile> files;
+  for (std::size_t index = 0; index < parts.size(); ++index) {
+    files.push_back({.name = file_name(index, parts.size()),
+                     .layout = layout_safetensors(std::move(parts[index]), {{"format", "pt"}})});
+  }
+  return files;
+}
+
+std::string export_index(const std::vector<ExportFile>& files) {
+  Json weight_map = Json::object();
+  std::uint64_t total = 0;
+  for (const ExportFile& file : files) {
+    for (const TensorEntry& tensor : file.layout.header.tensors) {
+      weight_map[tensor.name] = file.name;
+      total += tensor.end - tensor.begin;
+    }
+  }
+  return Json{{"metadata", {{"total_size", total}}}, {"weight_map", weight_map}}.dump(2) + "\n";
+}
+
+std::string export_config(const ShardPlan& plan, const Checkpoint& source) {
+  const std::string text = read_text_file(source.directory() / "config.json");
+  const Family* family = find_family(source.config());
+  if (family == nullptr) {
+    return text;
+  }
+  bool has_head_tie = false;
+  for (const FamilyTie& tie : family->ties(source.config())) {
+    has_head_tie = has_head_tie || plan.ties().canonical(tie.alias) == plan.ties().canonical(tie.canonical);
+  }
+  const auto& flag = source.config().tie_word_embeddings();
+  const bool said = flag ? flag->value : family->tied_by_default();
+  if (said == has_head_tie) {
+    return text;
+  }
+  nlohmann::ordered_json changed = nlohmann::ordered_json::parse(text);
+  const bool nested = flag && flag->where.starts_with("text_config.");
+  (nested ? changed["text_config"] : changed)["tie_word_embeddings"] = has_head_tie;
+  return changed.dump(2) + "\n";
+}
+
+} // namespace tieshard

@@ -1,0 +1,213 @@
+#include "tieshard/runtime/state/hf_export.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <map>
+#include <set>
+
+#include <ATen/ATen.h>
+
+#include "tieshard/core/base/error.h"
+#include "tieshard/core/base/file.h"
+#include "tieshard/core/io/reader.h"
+#include "tieshard/core/io/slice_writer.h"
+#include "tieshard/core/plan/read_plan.h"
+#include "tieshard/runtime/mesh/agree.h"
+#include "tieshard/runtime/mesh/collectives.h"
+#include "tieshard/runtime/state/export_layout.h"
+#include "tieshard/runtime/tensors/torch_dtype.h"
+
+namespace tieshard {
+namespace {
+
+namespace fs = std::filesystem;
+
+void require_all_managed(const FsdpState& state) {
+  std::set<std::string> managed;
+  for (const FsdpParam* parameter : state.managed()) {
+    managed.insert(parameter->fqn());
+  }
+  std::string missing;
+  for (const ShardedParameter& parameter : state.plan().parameters()) {
+    if (!managed.contains(parameter.fqn)) {
+      missing += concat(missing.empty() ? "" : ", ", parameter.fqn);
+    }
+  }
+  if (!missing.empty()) {
+    throw UsageError({.code = Code::kNotSharded,
+                      .what = "an export needs every parameter under fully_shard",
+                      .where = missing,
+                      .fix = "wrap the whole model: the root module first, then its layers"});
+  }
+}
+
+fs::path staging_of(const fs::path& directory) {
+  return directory.parent_path() / ("." + directory.filename().string() + ".staging");
+}
+
+/// Rank 0: an empty staging directory with every file at its full size.
+void stage(const fs::path& directory, const fs::path& staging, const std::vector<ExportFile>& files) {
+  if (fs::exists(directory)) {
+    throw InputError({.code = Code::kOutputExists,
+                      .what = "the output directory holds something already",
+                      .where = directory.string(),
+                      .fix = "choose another directory or remove this one; an export never mixes with an older one"});
+  }
+  std::error_code error;
+  fs::remove_all(staging, error);
+  fs::create_directories(staging, error);
+  if (error) {
+    throw PeerError({.code = Code::kIoFailed,
+                     .what = "the staging directory could not be made",
+                     .where = staging.string(),
+                     .why = error.message(),
+                     .fix = "check permissions and free space there"});
+  }
+  for (const ExportFile& file : files) {
+    const File created = File::create(staging / file.name, file.layout.file_bytes);
+    created.write_at(0, std::as_bytes(std::span(file.layout.prefix)));
+  }
+}
+
+std::span<const std::byte> bytes_of(const at::Tensor& tensor) {
+  return {static_cast<const std::byte*>(tensor.const_data_ptr()), static_cast<std::size_t>(tensor.nbytes())};
+}
+
+/// Writes this rank's part of every tensor of one file.
+void write_slices(const FsdpState& state, const fs::path& staging, const ExportFile& file) {
+  const File target = File::open_for_writing(staging / file.name);
+  std::map<std::string, const FsdpParam*> by_name;
+  for (const FsdpParam* parameter : state.managed()) {
+    by_name.emplace(parameter->fqn(), parameter);
+  }
+  const std::int64_t rank = state.mesh().rank();
+  for (const TensorEntry& tensor : file.layout.header.tensors) {
+    const FsdpParam& parameter = *by_name.at(tensor.name);
+    if ((parameter.replicated() && rank != 0) || parameter.shard().numel() == 0) {
+      continue;
+    }
+    const StridedRange range =
+        strided_range(tensor.shape, tensor.dtype, parameter.spec().dim, state.plan().range(parameter.spec(), rank));
+    const at::Tensor shard = parameter.shard().contiguous();
+    write_slice(target,
+                file.layout.offset_of(tensor.name),
+                range,
+                tensor.dtype,
+                bytes_of(shard).data(),
+                from_torch(shard.scalar_type()));
+  }
+  target.sync();
+}
+
+/// Reads this rank's part of the staged export back, one tensor at a time, and compares it bit for bit with what memory
+/// holds in the stored dtype.
+void compare(const FsdpState& state, const fs::path& staging) {
+  const Checkpoint staged = Checkpoint::open(staging);
+  const ReadPlan plan = build_read_plan(staged, state.plan(), state.mesh().rank());
+  std::map<std::string, at::Tensor> shards;
+  for (const FsdpParam* parameter : state.managed()) {
+    shards.emplace(parameter->fqn(), parameter->shard());
+  }
+  for (const SliceRead& read : plan.reads) {
+    const at::Tensor expected = shards.at(read.fqn).to(to_torch(read.stored_dtype)).contiguous();
+    const at::Tensor found = at::empty_like(expected);
+    const ReadTarget target{.data = static_cast<std::byte*>(found.data_ptr()), .dtype = read.stored_dtype};
+    read_slices(staged, std::span(&read, 1), std::span(&target, 1));
+    if (std::memcmp(found.const_data_ptr(), expected.const_data_ptr(), static_cast<std::size_t>(found.nbytes())) != 0) {
+      throw PeerError({.code = Code::kExportMismatch,
+                       .what = "an export does not read back as written",
+                       .where = concat(state.mesh().where(), ", ", staging.string(), ", ", read.fqn),
+                       .fix = "check the disk; nothing was published, the staging directory can be removed"});
+    }
+  }
+  if (!plan.unused.empty() || staged.tensors().size() != state.plan().parameters().size()) {
+    throw InternalError({.code = Code::kBug,
+                         .what = "an export holds other tensors than the plan",
+                         .where = staging.string(),
+                         .fix = "report this with the config.json of the model"});
+  }
+}
+
+/// The tokenizer's, generation's and similar files that stand beside the weights.
+bool is_companion(const fs::path& path) {
+  const std::string name = path.filename().string();
+  const std::string extension = path.extension().string();
+  if (name == "config.json" || name.ends_with(".index.json") || name.starts_with(".")) {
+    return false;
+  }
+  return extension == ".json" || extension == ".txt" || extension == ".model" || extension == ".jinja";
+}
+
+void copy_companions(const Checkpoint& source, const ShardPlan& plan, const fs::path& staging, const std::vector<ExportFile>& files) {
+  write_text_file(staging / "config.json", export_config(plan, source));
+  if (files.size() > 1) {
+    write_text_file(staging / "model.safetensors.index.json", export_index(files));
+  }
+  for (const fs::directory_entry& entry : fs::directory_iterator(source.directory())) {
+    if (entry.is_regular_file() && is_companion(entry.path())) {
+      write_text_file(staging / entry.path().filename(), read_text_file(entry.path()));
+    }
+  }
+}
+
+void publish(const fs::path& staging, const fs::path& directory) {
+  sync_directory(staging);
+  std::error_code error;
+  fs::rename(staging, directory, error);
+  if (error) {
+    throw PeerError({.code = Code::kIoFailed,
+                     .what = "the finished export could not be renamed",
+                     .where = concat(staging.string(), " -> ", directory.string()),
+                     .why = error.message(),
+                     .fix = "rename it by hand: it is complete"});
+  }
+  sync_directory(directory.parent_path().empty() ? fs::path(".") : directory.parent_path());
+}
+
+} // namespace
+
+ExportReport export_hf(const FsdpState& state,
+                       const Checkpoint& source,
+                       const fs::path& directory,
+                       const ExportOptions& options) {
+  const auto start = std::chrono::steady_clock::now();
+  const DeviceMesh& mesh = state.mesh();
+  const fs::path staging = staging_of(directory);
+  ExportReport report;
+  report.directory = directory;
+  std::vector<ExportFile> files;
+  agree(mesh, "export: stage", [&] {
+    require_all_managed(state);
+    files = layout_export(state.plan(), source, options.max_shard_bytes);
+    if (mesh.rank() == 0) {
+      stage(directory, staging, files);
+      copy_companions(source, state.plan(), staging, files);
+    }
+  });
+  agree(mesh, "export: write", [&] {
+    for (const ExportFile& file : files) {
+      write_slices(state, staging, file);
+    }
+  });
+  agree(mesh, "export: read back", [&] { compare(state, staging); });
+  agree(mesh, "export: publish", [&] {
+    if (mesh.rank() == 0) {
+      publish(staging, directory);
+    }
+  });
+  for (const ExportFile& file : files) {
+    report.files.push_back(file.name);
+    report.bytes += file.layout.file_bytes;
+    report.tensors += static_cast<std::int64_t>(file.layout.header.tensors.size());
+  }
+  for (const TieGroup& group : state.plan().ties().groups()) {
+    for (const TieAlias& alias : group.aliases) {
+      report.left_out.push_back(alias.name);
+    }
+  }
+  report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return report;
+}
+
+} // namespace tieshard

@@ -1,0 +1,46 @@
+// tieshard/runtime/train/parallelize.h
+//
+// The pipeline from a directory to a sharded model, in its one order.
+//
+// Flow:   checkpoint -> ties -> meta model -> plan -> load -> fully_shard, all of it here -> trainer, forward
+// Source: torchtitan's parallelize step: models are single-device code, techniques are applied from outside.
+
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <vector>
+
+#include "tieshard/core/checkpoint/checkpoint.h"
+#include "tieshard/core/plan/shard_plan.h"
+#include "tieshard/runtime/fsdp/fully_shard.h"
+#include "tieshard/runtime/load/shard_loader.h"
+#include "tieshard/runtime/mesh/device_mesh.h"
+#include "tieshard/runtime/models/causal_lm.h"
+
+namespace tieshard {
+
+struct ParallelizeOptions {
+  at::ScalarType param_dtype = at::ScalarType::Float; ///< of the shards, the gradients and the optimizer's state
+  ShardDimPolicy shard_dim = ShardDimPolicy::kLast;
+  FullyShardOptions fsdp{};
+  LoadOptions load{};
+};
+
+/// A loaded, sharded model and what it was made from.
+struct ParallelModel {
+  Checkpoint checkpoint;
+  TieRegistry ties;
+  ShardPlan plan;
+  std::shared_ptr<CausalLm> model;
+  std::shared_ptr<FsdpState> state;
+  LoadLedger ledger;
+  std::vector<Diagnostic> findings; ///< of checkpoint, ties and load: warnings and notes
+};
+
+/// Every rank of `mesh` must call it with the same arguments.
+/// @throws whatever Checkpoint::open, TieRegistry::of, make_model, ShardPlan::build, load_shards and fully_shard throw; on
+///         ranks where nothing failed PeerError peer-failed
+ParallelModel parallelize(const std::filesystem::path& directory, const DeviceMesh& mesh, const ParallelizeOptions& options);
+
+} // namespace tieshard

@@ -1,0 +1,43 @@
+// tieshard/runtime/train/train_config.h
+//
+// Everything that a training run is told.
+//
+// Flow: cli/runtime/train_verb -> [this] -> trainer
+
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <limits>
+
+#include <c10/core/ScalarType.h>
+
+#include "tieshard/core/plan/shard_plan.h"
+#include "tieshard/runtime/train/token_data.h"
+
+namespace tieshard {
+
+struct TrainConfig {
+  std::filesystem::path model; ///< Hugging Face checkpoint directory
+  std::filesystem::path data;  ///< token file
+  std::filesystem::path out;   ///< gets metrics.jsonl, summary.json and export/
+  std::int64_t steps = 100;
+  std::int64_t batch = 1;      ///< sequences of each rank in a step
+  std::int64_t sequence = 512; ///< tokens
+  double lr = 1e-4;
+  double weight_decay = 0.01;
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double eps = 1e-8;
+  double clip = std::numeric_limits<double>::infinity(); ///< largest gradient norm
+  at::ScalarType param_dtype = at::ScalarType::Float;    ///< of shards, gradients and moments
+  at::ScalarType compute_dtype = at::ScalarType::Float;  ///< of the unsharded parameters and activations
+  ShardDimPolicy shard_dim = ShardDimPolicy::kLast;
+  bool reshard_after_forward = true;
+  bool shuffle = true;
+  std::uint64_t seed = 0;
+  int threads = 1;             ///< of this rank: compute and reading
+  TokenDtype data_dtype = TokenDtype::kUint16;
+};
+
+} // namespace tieshard

@@ -1,0 +1,190 @@
+#include "tieshard/runtime/train/trainer.h"
+
+#include <chrono>
+#include <filesystem>
+#include <optional>
+#include <utility>
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <torch/optim/adamw.h>
+
+#include "tieshard/core/base/error.h"
+#include "tieshard/core/base/file.h"
+#include "tieshard/runtime/mesh/agree.h"
+#include "tieshard/runtime/mesh/collectives.h"
+#include "tieshard/runtime/optim/clip_grad_norm.h"
+#include "tieshard/runtime/optim/optimizer_guard.h"
+#include "tieshard/runtime/train/process_memory.h"
+
+namespace tieshard {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+/// Rank 0 makes OUT; one that holds a run already is refused.
+void make_output(const TrainConfig& config) {
+  for (const char* name : {"metrics.jsonl", "summary.json", "export"}) {
+    if (std::filesystem::exists(config.out / name)) {
+      throw InputError({.code = Code::kOutputExists,
+                        .what = "the output directory holds a run already",
+                        .where = (config.out / name).string(),
+                        .fix = "choose another --out, or remove this one"});
+    }
+  }
+  std::error_code error;
+  std::filesystem::create_directories(config.out, error);
+  if (error) {
+    throw PeerError({.code = Code::kIoFailed,
+                     .what = "the output directory could not be made",
+                     .where = config.out.string(),
+                     .why = error.message(),
+                     .fix = "check permissions of --out"});
+  }
+}
+
+ParallelizeOptions parallelize_options(const TrainConfig& config, const DeviceMesh& mesh, const TrainObserver& observer) {
+  ParallelizeOptions options{.param_dtype = config.param_dtype, .shard_dim = config.shard_dim};
+  options.fsdp.reshard_after_forward = config.reshard_after_forward;
+  options.fsdp.gradient_divide_factor = 1.0; // the loss is divided by the global number of targets
+  if (config.compute_dtype != config.param_dtype) {
+    options.fsdp.mp_policy.param_dtype = config.compute_dtype;
+    options.fsdp.mp_policy.reduce_dtype = config.param_dtype;
+  }
+  options.load.threads = config.threads;
+  if (mesh.rank() == 0) {
+    options.load.on_progress = observer.on_load_progress;
+  }
+  return options;
+}
+
+/// One number of every rank, in rank order.
+std::vector<double> gather_numbers(const DeviceMesh& mesh, double number) {
+  at::Tensor all = at::empty({mesh.size()}, at::kDouble);
+  all_gather_into_tensor(mesh, all, at::full({1}, number, at::kDouble));
+  return {all.const_data_ptr<double>(), all.const_data_ptr<double>() + mesh.size()};
+}
+
+double slowest(const DeviceMesh& mesh, double seconds) {
+  at::Tensor longest = at::full({1}, seconds, at::kDouble);
+  all_reduce(mesh, longest, ReduceOp::kMax);
+  return longest.item<double>();
+}
+
+void gather_memory(const DeviceMesh& mesh, const RankMemory& mine, RunSummary& summary) {
+  const std::vector<double> before = gather_numbers(mesh, static_cast<double>(mine.before_load));
+  const std::vector<double> after = gather_numbers(mesh, static_cast<double>(mine.after_load));
+  const std::vector<double> end = gather_numbers(mesh, static_cast<double>(mine.end));
+  for (std::size_t rank = 0; rank < before.size(); ++rank) {
+    summary.ranks.push_back({.before_load = static_cast<std::uint64_t>(before[rank]),
+                             .after_load = static_cast<std::uint64_t>(after[rank]),
+                             .end = static_cast<std::uint64_t>(end[rank])});
+  }
+}
+
+TokenData open_data(const TrainConfig& config, const Checkpoint& checkpoint) {
+  return TokenData::open(config.data,
+                         {.dtype = config.data_dtype,
+                          .sequence = config.sequence,
+                          .vocab_size = checkpoint.config().integer("vocab_size"),
+                          .shuffle = config.shuffle,
+                          .seed = config.seed});
+}
+
+/// The steps of a run.
+void run_steps(const TrainConfig& config,
+               const DeviceMesh& mesh,
+               ParallelModel& parallel,
+               const TrainObserver& observer,
+               RunSummary& summary) {
+  std::optional<TokenData> data;
+  std::optional<MetricsFile> file;
+  agree(mesh, "data", [&] {
+    data.emplace(open_data(config, parallel.checkpoint));
+    if (mesh.rank() == 0) {
+      file.emplace(config.out / "metrics.jsonl");
+    }
+  });
+  auto optimizer = OptimizerGuard(parallel.state)
+                       .build<torch::optim::AdamW>(torch::optim::AdamWOptions(config.lr)
+                                                       .betas({config.beta1, config.beta2})
+                                                       .eps(config.eps)
+                                                       .weight_decay(config.weight_decay));
+  parallel.model->train();
+  for (std::int64_t step = 0; step < config.steps; ++step) {
+    const Clock::time_point start = Clock::now();
+    at::Tensor ids;
+    agree(mesh, "data", [&] { ids = data->batch(step, config.batch, mesh.rank(), mesh.size()); });
+    StepMetrics metrics{.step = step + 1, .lr = config.lr, .tokens = config.batch * config.sequence * mesh.size()};
+    metrics.loss = backward_global_mean(*parallel.model, mesh, ids, ids);
+    metrics.grad_norm = clip_grad_norm(*parallel.state, config.clip);
+    optimizer.step();
+    optimizer.zero_grad();
+    metrics.seconds = slowest(mesh, seconds_since(start));
+    summary.steps.push_back(metrics);
+    agree(mesh, "metrics", [&] {
+      if (file) {
+        file->write(metrics);
+      }
+    });
+    if (mesh.rank() == 0 && observer.on_step) {
+      observer.on_step(metrics);
+    }
+  }
+}
+
+} // namespace
+
+double backward_global_mean(CausalLm& model, const DeviceMesh& mesh, const at::Tensor& ids, const at::Tensor& labels) {
+  at::Tensor targets = at::full({1}, count_targets(labels), at::kLong);
+  all_reduce(mesh, targets);
+  const auto count = targets.item<std::int64_t>();
+  if (count == 0) {
+    throw InputError({.code = Code::kDataTooShort,
+                      .what = "the global batch has no target",
+                      .where = mesh.where(),
+                      .fix = "give sequences of at least two tokens, and labels that are not all -100"});
+  }
+  const at::Tensor loss = causal_lm_loss_sum(model.forward(ids), labels) / static_cast<double>(count);
+  loss.backward();
+  at::Tensor total = loss.detach().to(at::kDouble).reshape({1});
+  all_reduce(mesh, total);
+  return total.item<double>();
+}
+
+RunSummary train(const TrainConfig& config, const DeviceMesh& mesh, const TrainObserver& observer) {
+  at::set_num_threads(config.threads);
+  agree(mesh, "output", [&] {
+    if (mesh.rank() == 0) {
+      make_output(config);
+    }
+  });
+  RunSummary summary;
+  RankMemory memory{.before_load = peak_resident_bytes()};
+  const Clock::time_point start = Clock::now();
+  ParallelModel parallel = parallelize(config.model, mesh, parallelize_options(config, mesh, observer));
+  summary.load_seconds = slowest(mesh, seconds_since(start));
+  memory.after_load = peak_resident_bytes();
+  if (mesh.rank() == 0 && observer.on_load) {
+    observer.on_load(parallel, summary.load_seconds);
+  }
+  run_steps(config, mesh, parallel, observer, summary);
+  const ExportReport report = export_hf(*parallel.state, parallel.checkpoint, config.out / "export");
+  memory.end = peak_resident_bytes();
+  gather_memory(mesh, memory, summary);
+  agree(mesh, "summary", [&] {
+    if (mesh.rank() == 0) {
+      write_text_file(config.out / "summary.json", to_json(summary));
+    }
+  });
+  if (mesh.rank() == 0 && observer.on_export) {
+    observer.on_export(report);
+  }
+  return summary;
+}
+
+} // namespace tieshard

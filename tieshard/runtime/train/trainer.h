@@ -1,0 +1,43 @@
+// tieshard/runtime/train/trainer.h
+//
+// The training run: load, steps, export.
+//
+// Flow: train_config -> [this] (parallelize, token_data, OptimizerGuard, clip_grad_norm, export_hf) -> OUT
+
+#pragma once
+
+#include <functional>
+
+#include "tieshard/runtime/mesh/device_mesh.h"
+#include "tieshard/runtime/models/causal_lm.h"
+#include "tieshard/runtime/state/hf_export.h"
+#include "tieshard/runtime/train/metrics.h"
+#include "tieshard/runtime/train/parallelize.h"
+#include "tieshard/runtime/train/train_config.h"
+
+namespace tieshard {
+
+/// Who wants to know how a run goes; called on rank 0 only, from its main thread (on_load_progress from a reader thread).
+struct TrainObserver {
+  std::function<void(std::uint64_t bytes)> on_load_progress{}; ///< of rank 0's slices
+  std::function<void(const ParallelModel&, double seconds)> on_load{};
+  std::function<void(const StepMetrics&)> on_step{};
+  std::function<void(const ExportReport&)> on_export{};
+};
+
+/// Backward of this rank's part of one global batch: the mean cross entropy over the targets of all ranks together, so that
+/// ranks may hold unequal numbers of targets, none included. Gradients of the sharded parameters are those of the global
+/// mean. A collective; every rank must call it. Pre: the model was sharded with gradient_divide_factor 1.
+///
+/// @param labels  int64 [B, T], kIgnoredLabel where there is no target; a rank without data of its own passes any one
+///                sequence with no target
+/// @returns the global mean loss, the same on every rank
+/// @throws InputError data-too-short when no rank has a target
+double backward_global_mean(CausalLm& model, const DeviceMesh& mesh, const at::Tensor& ids, const at::Tensor& labels);
+
+/// Runs `config` on the ranks of `mesh`; every rank must call it.
+/// @throws InputError output-exists (before anything is loaded), and what parallelize, TokenData, clip_grad_norm and
+///         export_hf throw
+RunSummary train(const TrainConfig& config, const DeviceMesh& mesh, const TrainObserver& observer = {});
+
+} // namespace tieshard
