@@ -191,6 +191,16 @@ TEST(StagedFile, FailedRenameNamesTheFileAndLeavesNothing) {
   EXPECT_EQ(dir.names(), std::vector<std::string>{"f"});
 }
 
+TEST(ListDirectory, GivesTheNamesSorted) {
+  const TempDir dir;
+  for (const char* name : {"c", "a", ".b"}) {
+    dir.write(name, "");
+  }
+  EXPECT_EQ(list_directory(dir.path()), (std::vector<std::string>{".b", "a", "c"}));
+  expect_refusal<InputError>(Code::kFileUnreadable, {"absent"}, [&] { list_directory(dir / "absent"); });
+  expect_refusal<InputError>(Code::kFileUnreadable, {"directory"}, [&] { list_directory(dir / "a"); });
+}
+
 TEST(SyncDirectory, AcceptsTheEmptyPathOfABareFileName) {
   EXPECT_NO_THROW(sync_directory(""));
   const TempDir dir;

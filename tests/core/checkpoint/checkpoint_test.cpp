@@ -99,6 +99,12 @@ TEST_F(CheckpointDir, NamesADirectoryThatIsNotThere) {
       Code::kDirectoryNotFound, {"got a file"}, [this] { Checkpoint::open(dir / "config.json"); });
 }
 
+TEST_F(CheckpointDir, SaysWhyADirectoryCannotBeAskedAbout) {
+  fs::create_symlink("loop", dir / "loop");
+  expect_refusal<InputError>(
+      Code::kDirectoryNotFound, {"loop", "symbolic links"}, [this] { Checkpoint::open(dir / "loop"); });
+}
+
 TEST_F(CheckpointDir, NamesAMissingOrBrokenConfig) {
   dir.write(kSingleFile, u8_file({{"v", "V"}}));
   dir.write("config.json", "{\"model_type\": \"lla");

@@ -1,7 +1,9 @@
 #include "tieshard/core/base/file.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <system_error>
 #include <utility>
 
 #include <fcntl.h>
@@ -14,6 +16,8 @@
 namespace tieshard {
 namespace {
 
+constexpr const char* kRegularFile = "a readable regular file";
+
 [[noreturn]] void throw_peer(const std::filesystem::path& path, int error, const std::string& doing) {
   const bool full = error == ENOSPC || error == EDQUOT;
   throw PeerError({.code = full ? Code::kDiskFull : Code::kIoFailed,
@@ -24,11 +28,11 @@ namespace {
                                : "check the disk and the permissions of the directory, then try again"});
 }
 
-[[noreturn]] void throw_unreadable(const std::filesystem::path& path, const std::string& got) {
+[[noreturn]] void throw_unreadable(const std::filesystem::path& path, const char* expected, const std::string& got) {
   throw InputError({.code = Code::kFileUnreadable,
                     .what = "a file is there but cannot be opened",
                     .where = path.string(),
-                    .why = concat("expected a readable regular file, got ", got),
+                    .why = concat("expected ", expected, ", got ", got),
                     .fix = "name another path, or correct the permissions"});
 }
 
@@ -81,12 +85,12 @@ File File::open_for_reading(const std::filesystem::path& path) {
                       .fix = "check the path; if it is a symbolic link, check what it points at"});
   }
   if (descriptor < 0) {
-    throw_unreadable(path, std::strerror(errno));
+    throw_unreadable(path, kRegularFile, std::strerror(errno));
   }
   File file(descriptor, path);
   const struct stat status = status_of(descriptor, path);
   if (!S_ISREG(status.st_mode)) {
-    throw_unreadable(path, S_ISDIR(status.st_mode) ? "a directory" : "a device, pipe or socket");
+    throw_unreadable(path, kRegularFile, S_ISDIR(status.st_mode) ? "a directory" : "a device, pipe or socket");
   }
   return file;
 }
@@ -195,6 +199,21 @@ void write_text_file(const std::filesystem::path& path, const std::string& text)
   StagedFile staged = StagedFile::create(path, text.size());
   staged.file().write_at(0, std::as_bytes(std::span(text)));
   staged.publish();
+}
+
+std::vector<std::string> list_directory(const std::filesystem::path& directory) {
+  namespace fs = std::filesystem;
+  std::vector<std::string> names;
+  std::error_code error;
+  for (fs::directory_iterator entry(directory, error); !error && entry != fs::directory_iterator();
+       entry.increment(error)) {
+    names.push_back(entry->path().filename().string());
+  }
+  if (error) {
+    throw_unreadable(directory, "a readable directory", error.message());
+  }
+  std::ranges::sort(names);
+  return names;
 }
 
 void sync_directory(const std::filesystem::path& directory) {

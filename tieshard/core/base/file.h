@@ -11,6 +11,7 @@
 #include <filesystem>
 #include <span>
 #include <string>
+#include <vector>
 
 namespace tieshard {
 
@@ -62,6 +63,9 @@ std::string read_text_file(const std::filesystem::path& path, std::uint64_t max_
 /// Writes `text` to `path` by way of a temporary file in the same directory: complete or absent.
 /// @throws PeerError disk-full, io-failed
 void write_text_file(const std::filesystem::path& path, const std::string& text);
+
+/// Names of the entries of a directory, sorted. @throws InputError file-unreadable
+std::vector<std::string> list_directory(const std::filesystem::path& directory);
 
 /// Makes the entries of a directory durable (fsync of the directory). @throws PeerError io-failed
 void sync_directory(const std::filesystem::path& directory);

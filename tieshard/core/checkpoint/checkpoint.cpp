@@ -27,13 +27,14 @@ void check_directory(const fs::path& directory) {
   if (fs::is_directory(status)) {
     return;
   }
+  const bool known = status.type() != fs::file_type::none && status.type() != fs::file_type::unknown;
   throw InputError({.code = Code::kDirectoryNotFound,
                     .what = "the checkpoint directory is not there",
                     .where = directory.string(),
                     .why = concat("expected a directory, got ",
-                                  fs::exists(status) ? "a file"
-                                  : error            ? error.message()
-                                                     : "nothing of that name"),
+                                  known && fs::exists(status) ? "a file"
+                                  : error                     ? error.message()
+                                                              : "nothing of that name"),
                     .fix = "pass the directory that holds config.json and the weights"});
 }
 
@@ -51,11 +52,7 @@ HfConfig read_config(const fs::path& directory) {
 }
 
 [[noreturn]] void throw_no_weights(const fs::path& directory) {
-  std::vector<std::string> names;
-  for (const fs::directory_entry& entry : fs::directory_iterator(directory)) {
-    names.push_back(entry.path().filename().string());
-  }
-  std::ranges::sort(names);
+  const std::vector<std::string> names = list_directory(directory);
   throw InputError(
       {.code = Code::kNoWeights,
        .what = "the directory holds no safetensors weights",

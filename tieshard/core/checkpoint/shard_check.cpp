@@ -41,17 +41,12 @@ std::vector<SafetensorsFile> open_unmentioned(const fs::path& directory,
       families.insert(*std::move(family));
     }
   }
-  std::set<fs::path> unmentioned;
-  for (const fs::directory_entry& entry : fs::directory_iterator(directory)) {
-    const std::string file = entry.path().filename().string();
-    const auto family = shard_family(file);
-    if (family && families.contains(*family) && !std::ranges::binary_search(mentioned, file)) {
-      unmentioned.insert(entry.path());
-    }
-  }
   std::vector<SafetensorsFile> files;
-  for (const fs::path& path : unmentioned) {
-    files.push_back(SafetensorsFile::open(path, limits));
+  for (const std::string& name : list_directory(directory)) {
+    const auto family = shard_family(name);
+    if (family && families.contains(*family) && !std::ranges::binary_search(mentioned, name)) {
+      files.push_back(SafetensorsFile::open(directory / name, limits));
+    }
   }
   return files;
 }
