@@ -192,6 +192,28 @@ TEST(ReadPlan, RecognisesAUniformForeignPrefix) {
   EXPECT_THAT(refused->fix, HasSubstr("\"module.\""));
 }
 
+TEST(ReadPlan, RecognisesAnAbsentPrefix) {
+  CheckpointFixture fixture(tiny_llama_config(kTied));
+  std::vector<FixtureTensor> stored = tensors({kHead});
+  for (FixtureTensor& tensor : stored) {
+    tensor.name = tensor.name.substr(std::string("model.").size());
+  }
+  fixture.write(stored);
+  const auto refused = refusal(fixture);
+  ASSERT_TRUE(refused.has_value());
+  EXPECT_THAT(refused->fix, HasSubstr("lack \"model.\""));
+}
+
+TEST(ReadPlan, OffersTheOnlyUnclaimedTensorOfTheShape) {
+  CheckpointFixture fixture(tiny_llama_config(kTied));
+  auto stored = tensors({kHead, "model.norm.weight"});
+  stored.push_back(counting("model.final_norm.weight", {4}));
+  fixture.write(stored);
+  const auto refused = refusal(fixture);
+  ASSERT_TRUE(refused.has_value());
+  EXPECT_THAT(refused->fix, AllOf(HasSubstr("model.final_norm.weight"), Not(HasSubstr("--tie"))));
+}
+
 TEST(ReadPlan, ListsEveryShapeMismatchAndTheConfigKeyBehindIt) {
   CheckpointFixture fixture(tiny_llama_config(kTied));
   auto stored = tensors({kHead, kEmbed, "model.norm.weight"});

@@ -15,7 +15,7 @@
 #include "tieshard/core/base/error.h"
 #include "tieshard/core/checkpoint/checkpoint.h"
 #include "tieshard/core/families/parameter_table.h"
-#include "tieshard/core/ties/tie_evidence.h"
+#include "tieshard/core/ties/tie_group.h"
 
 namespace tieshard {
 

@@ -1,13 +1,14 @@
-// tieshard/core/ties/tie_evidence.h
+// tieshard/core/ties/tie_group.h
 //
-// Why two names are held to be one parameter.
+// Names that share one storage, and why they are held to.
 //
-// Flow: tie_rules.h, tie_registry.h -> [this]
+// Flow: tie_rules.h, tie_checks.h, tie_registry.h -> [this]
 
 #pragma once
 
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace tieshard {
 
@@ -29,6 +30,18 @@ struct TieReason {
   TieEvidence evidence;
   std::string
       text; ///< e.g. "config.json: tie_word_embeddings = true; llama: lm_head.weight -> model.embed_tokens.weight"
+};
+
+/// Another name of a parameter.
+struct TieAlias {
+  std::string name;
+  std::vector<TieReason> reasons; ///< at least one
+};
+
+/// Names that share one storage. `canonical` owns it: the first name in registration order.
+struct TieGroup {
+  std::string canonical;
+  std::vector<TieAlias> aliases; ///< in registration order
 };
 
 } // namespace tieshard

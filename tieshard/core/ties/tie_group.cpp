@@ -1,4 +1,4 @@
-#include "tieshard/core/ties/tie_evidence.h"
+#include "tieshard/core/ties/tie_group.h"
 
 namespace tieshard {
 
