@@ -2,16 +2,19 @@
 
 #include <cmath>
 
+#include <torch/optim/sgd.h>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <torch/optim/sgd.h>
+
+#include "tieshard/runtime/models/make_model.h"
+#include "tieshard/runtime/optim/clip_grad_norm.h"
 
 #include "tests/support/diagnostics.h"
 #include "tests/support/ranks.h"
 #include "tests/support/tied_module.h"
 #include "tests/support/tiny_llama.h"
 #include "tests/support/training.h"
-#include "tieshard/runtime/optim/clip_grad_norm.h"
 
 namespace tieshard::testing {
 namespace {
@@ -104,7 +107,8 @@ TEST_P(Issue3821, AnOptimizerBuiltOnMetaBeforeLoadingGoesOnWorking) {
     const Batch mine = part_of(batch, mesh);
     for (int step = 0; step < 2; ++step) {
       optimizer.zero_grad();
-      EXPECT_EQ(backward_global_mean(*model, mesh, mine.ids, mine.labels), expected.losses[static_cast<std::size_t>(step)]);
+      EXPECT_EQ(backward_global_mean(*model, mesh, mine.ids, mine.labels),
+                expected.losses[static_cast<std::size_t>(step)]);
       optimizer.step();
     }
   });
@@ -119,7 +123,8 @@ TEST_P(Issue3821, AStrayParameterIsRefusedByName) {
     EXPECT_NO_THROW(guard.assert_all_managed(tensors(unique_parameters(*module))));
     std::vector<at::Tensor> with_stray = tensors(unique_parameters(*module));
     with_stray.push_back(stray);
-    expect_refusal([&] { guard.assert_all_managed(with_stray); }, Code::kOptimizerParameter, {"[3, 3]", "foreign", "slot 3"});
+    expect_refusal(
+        [&] { guard.assert_all_managed(with_stray); }, Code::kOptimizerParameter, {"[3, 3]", "foreign", "slot 3"});
     expect_refusal([&] { guard.adopt(std::make_unique<torch::optim::AdamW>(with_stray, adamw_options())); },
                    Code::kOptimizerParameter,
                    {"[3, 3]", "foreign", "register it in the module before fully_shard"});
@@ -133,7 +138,8 @@ TEST_P(Issue3821, AStrayThroughAddParamGroupIsRefusedAlsoBehindTheGuardsBack) {
     auto optimizer = OptimizerGuard(state).build<torch::optim::AdamW>(adamw_options());
     const at::Tensor stray = at::ones({3, 3}).requires_grad_(true);
     expect_refusal([&] { optimizer.add_param_group(torch::optim::OptimizerParamGroup({stray})); },
-                   Code::kOptimizerParameter, {"[3, 3]", "foreign"});
+                   Code::kOptimizerParameter,
+                   {"[3, 3]", "foreign"});
     EXPECT_EQ(optimizer.raw().param_groups().size(), 1U);
     loss_of(*module, state.get()).backward();
     EXPECT_NO_THROW(optimizer.step());
@@ -223,7 +229,8 @@ TEST_P(Issue3821, AParameterOfAnotherModelIsForeignAndAnUnshardedModelHasNoGuard
     const ParallelModel one = parallelize(directory, mesh, exact_options());
     const ParallelModel two = parallelize(directory, mesh, exact_options());
     expect_refusal([&] { OptimizerGuard(*one.model).assert_all_managed(tensors(unique_parameters(*two.model))); },
-                   Code::kOptimizerParameter, {"foreign"});
+                   Code::kOptimizerParameter,
+                   {"foreign"});
     const auto bare = make_model(one.checkpoint.config(), one.ties);
     expect_refusal([&] { OptimizerGuard guard(*bare); }, Code::kNotSharded, {"fully_shard"});
   });

@@ -1,16 +1,17 @@
-// accelerate #3838: GPT-OSS fails to load under FSDP2. KeyError, shape mismatch, "already materialized by tie", tensors left
-// on meta at the first forward.
+// accelerate #3838: GPT-OSS fails to load under FSDP2. KeyError, shape mismatch, "already materialized by tie", tensors
+// left on meta at the first forward.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include "tieshard/runtime/load/materialize.h"
+#include "tieshard/runtime/models/make_model.h"
 
 #include "tests/support/diagnostics.h"
 #include "tests/support/ranks.h"
 #include "tests/support/tied_module.h"
 #include "tests/support/tiny_llama.h"
 #include "tests/support/training.h"
-#include "tieshard/runtime/load/materialize.h"
-#include "tieshard/runtime/models/make_model.h"
 
 namespace tieshard::testing {
 namespace {
@@ -164,7 +165,8 @@ TEST(Issue3838, ShardingBeforeLoadingIsRefusedInsteadOfFailingInTheFirstForward)
   const auto directory = write_tiny_llama("model", {});
   on_ranks(2, [&](const DeviceMesh& mesh) {
     Planned planned = plan_on_meta(directory, mesh);
-    expect_refusal([&] { fully_shard(*planned.model, planned.plan, mesh); }, Code::kStillOnMeta, {kEmbed, "load_shards"});
+    expect_refusal(
+        [&] { fully_shard(*planned.model, planned.plan, mesh); }, Code::kStillOnMeta, {kEmbed, "load_shards"});
   });
 }
 
@@ -175,7 +177,8 @@ TEST(ValidateSharedObject, PassesOneTensorAndRefusesTwoEqualOnes) {
     ASSERT_EQ(ties.groups().size(), 1U);
     EXPECT_NO_THROW(validate_shared_object(tied, ties));
     TiedModule loose(11, 4);
-    loose.lm_head = loose.replace_module("lm_head", std::make_shared<TiedHead>(loose.embed_tokens->weight.detach().clone()));
+    loose.lm_head =
+        loose.replace_module("lm_head", std::make_shared<TiedHead>(loose.embed_tokens->weight.detach().clone()));
     ASSERT_TRUE(at::equal(loose.lm_head->weight, loose.embed_tokens->weight));
     expect_refusal([&] { validate_shared_object(loose, ties); },
                    Code::kTieNotShared,
@@ -190,7 +193,8 @@ TEST(ValidateSharedObject, SeesThatAssigningTheMemberOfALinearIsNoTie) {
     auto head = module.register_module("head", torch::nn::Linear(torch::nn::LinearOptions(4, 11).bias(false)));
     head->weight = embed->weight; // LibTorch goes on listing the first weight
     const TieRegistry wanted = TieRegistry::from_map({{"head.weight", "embed.weight"}}, parameter_table(module));
-    expect_refusal([&] { validate_shared_object(module, wanted); }, Code::kTieNotShared, {"head.weight", "different values"});
+    expect_refusal(
+        [&] { validate_shared_object(module, wanted); }, Code::kTieNotShared, {"head.weight", "different values"});
   });
 }
 

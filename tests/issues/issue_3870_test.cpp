@@ -3,11 +3,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tieshard/core/plan/read_plan.h"
+#include "tieshard/runtime/tensors/validate_shared_object.h"
+
 #include "tests/support/diagnostics.h"
 #include "tests/support/ranks.h"
 #include "tests/support/tiny_llama.h"
 #include "tests/support/training.h"
-#include "tieshard/runtime/tensors/validate_shared_object.h"
 
 namespace tieshard::testing {
 namespace {
@@ -39,7 +41,8 @@ TEST_P(Issue3870, IsPlannedLoadedShardedSteppedAndExportedWithoutAMissingName) {
   on_ranks(ranks, [&, test = test](const DeviceMesh& mesh) {
     ParallelModel parallel = parallelize(directory, mesh, exact_options());
     const auto expect_tie = [&](const char* stage) {
-      EXPECT_EQ(parameter_of(*parallel.model, kEmbed).is_same(parameter_of(*parallel.model, kHead)), test.shared) << stage;
+      EXPECT_EQ(parameter_of(*parallel.model, kEmbed).is_same(parameter_of(*parallel.model, kHead)), test.shared)
+          << stage;
       EXPECT_NO_THROW(validate_shared_object(*parallel.model, parallel.ties)) << stage;
     };
     expect_tie("after load and fully_shard");
@@ -63,12 +66,13 @@ TEST_P(Issue3870, IsPlannedLoadedShardedSteppedAndExportedWithoutAMissingName) {
 INSTANTIATE_TEST_SUITE_P(
     Checkpoints,
     Issue3870,
-    ::testing::Combine(::testing::Values(Case{"TiedHeadAbsent", {.tied = true, .head = StoredHead::kAbsent}, true},
-                                         Case{"TiedHeadEqual", {.tied = true, .head = StoredHead::kEqual}, true},
-                                         Case{"TiedHeadAlone", {.tied = true, .head = StoredHead::kAlone}, true},
-                                         Case{"Untied", {.tied = false, .head = StoredHead::kDifferent}, false},
-                                         Case{"TiedButDifferent", {.tied = true, .head = StoredHead::kDifferent}, false}),
-                       ::testing::Values(2, 3)),
+    ::testing::Combine(
+        ::testing::Values(Case{"TiedHeadAbsent", {.tied = true, .head = StoredHead::kAbsent}, true},
+                          Case{"TiedHeadEqual", {.tied = true, .head = StoredHead::kEqual}, true},
+                          Case{"TiedHeadAlone", {.tied = true, .head = StoredHead::kAlone}, true},
+                          Case{"Untied", {.tied = false, .head = StoredHead::kDifferent}, false},
+                          Case{"TiedButDifferent", {.tied = true, .head = StoredHead::kDifferent}, false}),
+        ::testing::Values(2, 3)),
     [](const auto& info) { return concat(std::get<0>(info.param).name, "_", std::get<1>(info.param), "ranks"); });
 
 TEST(Issue3870, TheUntiedModelIsUntouched) {
@@ -90,7 +94,8 @@ TEST(Issue3870, TwoWeightsUnderATieFlagAreLoadedAsTwoAndThatIsSaid) {
     ASSERT_FALSE(parallel.findings.empty());
     EXPECT_EQ(parallel.findings.front().code, Code::kTieConflict);
     EXPECT_EQ(parallel.findings.front().level, Level::kWarning);
-    EXPECT_THAT(parallel.findings.front().to_string(), ::testing::AllOf(::testing::HasSubstr(kHead), ::testing::HasSubstr(kEmbed)));
+    EXPECT_THAT(parallel.findings.front().to_string(),
+                ::testing::AllOf(::testing::HasSubstr(kHead), ::testing::HasSubstr(kEmbed)));
   });
 }
 
@@ -101,7 +106,8 @@ TEST(Issue3870, AnUntiedModelWithoutItsHeadIsRefusedByName) {
       const Checkpoint checkpoint = Checkpoint::open(directory);
       const ParameterTable table = require_family(checkpoint.config()).table(checkpoint.config());
       const ShardPlan plan = ShardPlan::build(table, TieRegistry::of(checkpoint, table), 2);
-      expect_refusal([&] { build_read_plan(checkpoint, plan, 0); }, Code::kMissingParameter, {kHead, "tie_word_embeddings"});
+      expect_refusal(
+          [&] { build_read_plan(checkpoint, plan, 0); }, Code::kMissingParameter, {kHead, "tie_word_embeddings"});
     }
     EXPECT_THROW(parallelize(directory, mesh, exact_options()), Error);
   });

@@ -4,10 +4,11 @@
 
 #include <gtest/gtest.h>
 
-#include "tests/support/ranks.h"
-#include "tests/support/training.h"
 #include "tieshard/core/checkpoint/safetensors_file.h"
 #include "tieshard/runtime/tensors/torch_dtype.h"
+
+#include "tests/support/ranks.h"
+#include "tests/support/training.h"
 
 namespace tieshard::testing {
 namespace {
@@ -101,7 +102,8 @@ std::vector<Case> cases() {
 }
 
 INSTANTIATE_TEST_SUITE_P(Transformers, LlamaParity, ::testing::ValuesIn(cases()), [](const auto& info) {
-  return concat(info.param.name, "_", info.param.ranks, info.param.policy == ShardDimPolicy::kLast ? "_last" : "_first");
+  return concat(
+      info.param.name, "_", info.param.ranks, info.param.policy == ShardDimPolicy::kLast ? "_last" : "_first");
 });
 
 } // namespace

@@ -4,12 +4,6 @@
 
 #pragma once
 
-#include <netinet/in.h>
-#include <signal.h>
-#include <sys/socket.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
 #include <chrono>
 #include <cstdio>
 #include <functional>
@@ -20,6 +14,11 @@
 #include <ATen/Parallel.h>
 
 #include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "tieshard/runtime/mesh/device_mesh.h"
 
@@ -38,7 +37,10 @@ inline int loopback_port() {
 }
 
 /// In the child: runs the body; the exit status says whether anything failed.
-[[noreturn]] inline void be_test_rank(int rank, int count, int port, const std::function<void(const DeviceMesh&)>& body) {
+[[noreturn]] inline void be_test_rank(int rank,
+                                      int count,
+                                      int port,
+                                      const std::function<void(const DeviceMesh&)>& body) {
   at::set_num_threads(1);
   bool failed = false;
   try {
@@ -66,8 +68,8 @@ inline int loopback_port() {
   ::_exit(failed ? 1 : 0);
 }
 
-/// Runs `body` on `count` ranks and waits for them; the test fails when one of them fails, dies or takes over two minutes.
-/// The calling process must not have computed with torch before: its threads do not survive a fork.
+/// Runs `body` on `count` ranks and waits for them; the test fails when one of them fails, dies or takes over two
+/// minutes. The calling process must not have computed with torch before: its threads do not survive a fork.
 inline void on_ranks(int count, const std::function<void(const DeviceMesh&)>& body) {
   const int port = loopback_port();
   std::cout.flush();

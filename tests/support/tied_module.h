@@ -14,8 +14,8 @@
 
 namespace tieshard::testing {
 
-/// A head whose weight is another module's. Assigning `linear->weight = embedding->weight` would not do: LibTorch would go on
-/// listing the linear's first weight.
+/// A head whose weight is another module's. Assigning `linear->weight = embedding->weight` would not do: LibTorch would
+/// go on listing the linear's first weight.
 class TiedHead : public torch::nn::Module {
  public:
   explicit TiedHead(const at::Tensor& shared) : weight(register_parameter("weight", shared)) {}

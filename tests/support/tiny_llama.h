@@ -61,14 +61,25 @@ inline std::filesystem::path fresh_directory(const std::string& name) {
 /// Writes config.json and model.safetensors (F32) to a fresh directory and returns it.
 inline std::filesystem::path write_tiny_llama(const std::string& name, const TinyLlama& model) {
   const std::filesystem::path directory = fresh_directory(name);
-  std::ofstream(directory / "config.json") << concat(
-      R"({"architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": )", model.vocab,
-      ", \"hidden_size\": ", model.hidden, ", \"intermediate_size\": ", model.intermediate,
-      ", \"num_hidden_layers\": ", model.layers, ", \"num_attention_heads\": ", model.heads,
-      ", \"num_key_value_heads\": ", model.kv_heads, ", \"head_dim\": ", model.head_dim,
-      R"(, "max_position_embeddings": 64, "rms_norm_eps": 1e-5, "hidden_act": "silu", "dtype": "float32", )",
-      R"("rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}, "tie_word_embeddings": )",
-      model.tied ? "true" : "false", "}\n");
+  std::ofstream(directory / "config.json")
+      << concat(R"({"architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": )",
+                model.vocab,
+                ", \"hidden_size\": ",
+                model.hidden,
+                ", \"intermediate_size\": ",
+                model.intermediate,
+                ", \"num_hidden_layers\": ",
+                model.layers,
+                ", \"num_attention_heads\": ",
+                model.heads,
+                ", \"num_key_value_heads\": ",
+                model.kv_heads,
+                ", \"head_dim\": ",
+                model.head_dim,
+                R"(, "max_position_embeddings": 64, "rms_norm_eps": 1e-5, "hidden_act": "silu", "dtype": "float32", )",
+                R"("rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}, "tie_word_embeddings": )",
+                model.tied ? "true" : "false",
+                "}\n");
   std::map<std::string, std::vector<float>> data;
   std::vector<TensorSpec> specs;
   const auto add = [&](const std::string& fqn, Shape shape, float scale, float offset = 0) {
@@ -112,7 +123,8 @@ inline std::filesystem::path write_tiny_llama(const std::string& name, const Tin
       add("lm_head.weight", {model.hidden, model.vocab}, 0.5F);
       break;
   }
-  write_safetensors(directory / "model.safetensors", layout_safetensors(specs, {{"format", "pt"}}),
+  write_safetensors(directory / "model.safetensors",
+                    layout_safetensors(specs, {{"format", "pt"}}),
                     [&](const TensorEntry& entry) { return std::as_bytes(std::span(data.at(entry.name))); });
   return directory;
 }

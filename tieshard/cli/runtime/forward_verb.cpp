@@ -1,13 +1,13 @@
 #include "tieshard/cli/runtime/forward_verb.h"
 
-#include <CLI/App.hpp>
-
 #include <filesystem>
 #include <memory>
 #include <span>
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
+
+#include <CLI/App.hpp>
 
 #include "tieshard/cli/runtime/ranks.h"
 #include "tieshard/core/base/units.h"
@@ -25,7 +25,8 @@ constexpr const char* kForwardExamples =
     "  tieshard forward smollm2/ --tokens batch.safetensors --out logits.safetensors --ranks 2\n"
     "\n"
     "TOKENS is a raw token file (one sequence) or a safetensors file with input_ids I64 [batch, sequence] and, if the\n"
-    "loss is wanted, labels of the same shape (-100: no target). OUT gets logits F32 [batch, sequence, vocab] and loss F32 [].";
+    "loss is wanted, labels of the same shape (-100: no target). OUT gets logits F32 [batch, sequence, vocab] and loss "
+    "F32 [].";
 
 struct ForwardFlags {
   RankFlags ranks;
@@ -48,12 +49,13 @@ at::Tensor read_integers(const SafetensorsFile& file, const std::string& name) {
     return {};
   }
   if (entry->dtype != DType::kI64 || entry->shape.size() != 2 || numel(entry->shape) == 0) {
-    throw InputError({.code = Code::kDataMalformed,
-                      .what = "a tensor of the token file is not usable",
-                      .where = concat(file.file().path().string(), ", ", name),
-                      .why = concat("expected I64 [batch, sequence], got ", tieshard::name(entry->dtype), " ",
-                                    to_string(entry->shape)),
-                      .fix = "store the ids as int64 with two dimensions, neither of them 0"});
+    throw InputError(
+        {.code = Code::kDataMalformed,
+         .what = "a tensor of the token file is not usable",
+         .where = concat(file.file().path().string(), ", ", name),
+         .why =
+             concat("expected I64 [batch, sequence], got ", tieshard::name(entry->dtype), " ", to_string(entry->shape)),
+         .fix = "store the ids as int64 with two dimensions, neither of them 0"});
   }
   at::Tensor values = at::empty(entry->shape, at::kLong);
   file.file().read_at(file.header().data_start + entry->begin,
@@ -80,12 +82,13 @@ void require_labels(const Inputs& inputs, std::int64_t vocab, const std::string&
     require_in_vocab(targets, vocab, where + ", labels");
   }
   if (inputs.labels.sizes() != inputs.ids.sizes()) {
-    throw InputError({.code = Code::kDataMalformed,
-                      .what = "labels and input_ids have different shapes",
-                      .where = where,
-                      .why = concat("expected ", to_string(inputs.ids.sizes().vec()), ", got ",
-                                    to_string(inputs.labels.sizes().vec())),
-                      .fix = "give one label for each token, -100 where there is no target"});
+    throw InputError(
+        {.code = Code::kDataMalformed,
+         .what = "labels and input_ids have different shapes",
+         .where = where,
+         .why =
+             concat("expected ", to_string(inputs.ids.sizes().vec()), ", got ", to_string(inputs.labels.sizes().vec())),
+         .fix = "give one label for each token, -100 where there is no target"});
   }
 }
 
@@ -167,8 +170,8 @@ void add_forward(CLI::App& app, Verb& chosen, const std::vector<std::string>& ar
     chosen = [flags, arguments](const Console& console) {
       const at::ScalarType dtype = dtype_flag("--dtype", flags->dtype);
       require_at_least("--count", flags->count, 0);
-      return run_ranks(flags->ranks, arguments, console,
-                       [&](const DeviceMesh& mesh) { forward_on(*flags, dtype, mesh, console); });
+      return run_ranks(
+          flags->ranks, arguments, console, [&](const DeviceMesh& mesh) { forward_on(*flags, dtype, mesh, console); });
     };
   });
 }

@@ -4,13 +4,13 @@
 //
 // Flow: `tieshard train | forward` -> [this] -> train_verb, forward_verb
 
-#include <CLI/App.hpp>
-#include <CLI/Config.hpp>
-#include <CLI/Formatter.hpp>
-
 #include <csignal>
 #include <string>
 #include <vector>
+
+#include <CLI/App.hpp>
+#include <CLI/Config.hpp>
+#include <CLI/Formatter.hpp>
 
 #include "tieshard/cli/app.h"
 #include "tieshard/cli/report.h"

@@ -1,9 +1,9 @@
 #include "tieshard/cli/runtime/ranks.h"
 
-#include <CLI/App.hpp>
-
 #include <chrono>
 #include <thread>
+
+#include <CLI/App.hpp>
 
 #include "tieshard/runtime/mesh/local_launcher.h"
 #include "tieshard/runtime/mesh/rank_environment.h"
@@ -52,10 +52,12 @@ void require_same_count(const RankFlags& flags, const RankEnvironment& environme
 } // namespace
 
 void add_rank_flags(CLI::App& verb, RankFlags& flags) {
-  verb.add_option("--ranks", flags.ranks, "Processes to start on this host; under torchrun, srun or mpirun leave it out")
+  verb.add_option(
+          "--ranks", flags.ranks, "Processes to start on this host; under torchrun, srun or mpirun leave it out")
       ->capture_default_str();
   verb.add_option("--threads", flags.threads, "Threads of each rank")->capture_default_str();
-  verb.add_option("--timeout", flags.timeout_s, "Seconds to wait for another rank before giving up")->capture_default_str();
+  verb.add_option("--timeout", flags.timeout_s, "Seconds to wait for another rank before giving up")
+      ->capture_default_str();
 }
 
 int run_ranks(const RankFlags& flags,
@@ -67,9 +69,9 @@ int run_ranks(const RankFlags& flags,
   require_at_least("--timeout", flags.timeout_s, 1);
   const RankEnvironment environment = read_rank_environment();
   if (flags.ranks > 1 && environment.world_size == 1) {
-    return launch_local({.ranks = flags.ranks,
-                         .arguments = arguments,
-                         .on_death = [&](const Diagnostic& diagnostic) { print_diagnostic(console.err, diagnostic); }});
+    return launch_local({.ranks = flags.ranks, .arguments = arguments, .on_death = [&](const Diagnostic& diagnostic) {
+                           print_diagnostic(console.err, diagnostic);
+                         }});
   }
   require_same_count(flags, environment);
   const DeviceMesh mesh = DeviceMesh::connect(environment, std::chrono::seconds(flags.timeout_s));

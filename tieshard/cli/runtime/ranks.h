@@ -31,8 +31,8 @@ struct RankFlags {
 
 void add_rank_flags(CLI::App& verb, RankFlags& flags);
 
-/// Runs `work` on every rank. Under torchrun, srun or mpirun this process is one of them; otherwise, with --ranks above 1,
-/// it starts them and waits.
+/// Runs `work` on every rank. Under torchrun, srun or mpirun this process is one of them; otherwise, with --ranks above
+/// 1, it starts them and waits.
 ///
 /// A rank that fails prints its own Diagnostic at once, while its connections are still open; a rank that only followed
 /// says so in one line, a second later: so the cause stands first.

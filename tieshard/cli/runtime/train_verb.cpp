@@ -1,11 +1,11 @@
 #include "tieshard/cli/runtime/train_verb.h"
 
-#include <CLI/App.hpp>
-
 #include <cmath>
 #include <cstdio>
 #include <memory>
 #include <optional>
+
+#include <CLI/App.hpp>
 
 #include "tieshard/cli/progress.h"
 #include "tieshard/cli/runtime/ranks.h"
@@ -85,11 +85,20 @@ class RunReport {
   void show_load(const ParallelModel& parallel, double seconds) {
     print_findings(console_.err, parallel.findings);
     const LoadLedger& ledger = parallel.ledger;
-    console_.out.text << concat("load    ", ledger.entries.size(), " tensors, ",
-                                format_parameters(parallel.plan.total_numel()), " parameters on ", mesh_.size(),
-                                mesh_.size() == 1 ? " rank" : " ranks", " in ", format_seconds(seconds),
-                                " | ledger: all from files, ", ledger.materialized(), " materialized once, ",
-                                parallel.ties.groups().size(), " tied, 0 random\n");
+    console_.out.text << concat("load    ",
+                                ledger.entries.size(),
+                                " tensors, ",
+                                format_parameters(parallel.plan.total_numel()),
+                                " parameters on ",
+                                mesh_.size(),
+                                mesh_.size() == 1 ? " rank" : " ranks",
+                                " in ",
+                                format_seconds(seconds),
+                                " | ledger: all from files, ",
+                                ledger.materialized(),
+                                " materialized once, ",
+                                parallel.ties.groups().size(),
+                                " tied, 0 random\n");
     console_.out.text.flush();
   }
 
@@ -103,11 +112,18 @@ class RunReport {
     }
     const double left = spent_ / static_cast<double>(metrics.step) * static_cast<double>(config_.steps - metrics.step);
     char line[200];
-    std::snprintf(line, sizeof(line), "step    %lld/%lld  loss %.4f  lr %.2g  norm %.3g  %s tok/s  peak %s  eta %s",
-                  static_cast<long long>(metrics.step), static_cast<long long>(config_.steps), metrics.loss, metrics.lr,
-                  metrics.grad_norm,
-                  format_count(static_cast<std::int64_t>(static_cast<double>(metrics.tokens) / metrics.seconds)).c_str(),
-                  format_bytes(peak_resident_bytes()).c_str(), format_seconds(left).c_str());
+    std::snprintf(
+        line,
+        sizeof(line),
+        "step    %lld/%lld  loss %.4f  lr %.2g  norm %.3g  %s tok/s  peak %s  eta %s",
+        static_cast<long long>(metrics.step),
+        static_cast<long long>(config_.steps),
+        metrics.loss,
+        metrics.lr,
+        metrics.grad_norm,
+        format_count(static_cast<std::int64_t>(static_cast<double>(metrics.tokens) / metrics.seconds)).c_str(),
+        format_bytes(peak_resident_bytes()).c_str(),
+        format_seconds(left).c_str());
     console_.out.text << (console_.out.terminal ? "\r\x1b[K" : "") << line
                       << (!console_.out.terminal || last ? "\n" : "");
     console_.out.text.flush();
@@ -118,9 +134,17 @@ class RunReport {
     for (const std::string& name : report.left_out) {
       left_out += concat(", ", name, " left out (tied)");
     }
-    console_.out.text << concat("export  ", report.directory.string(), "  ", format_bytes(report.bytes), ", ",
-                                report.tensors, " tensors", left_out, ", reopened and compared, ",
-                                format_seconds(report.seconds), "\n");
+    console_.out.text << concat("export  ",
+                                report.directory.string(),
+                                "  ",
+                                format_bytes(report.bytes),
+                                ", ",
+                                report.tensors,
+                                " tensors",
+                                left_out,
+                                ", reopened and compared, ",
+                                format_seconds(report.seconds),
+                                "\n");
     console_.out.text.flush();
   }
 
@@ -158,7 +182,8 @@ void add_train(CLI::App& app, Verb& chosen, const std::vector<std::string>& argu
   verb->add_option("--weight-decay", config.weight_decay, "Of AdamW, on every parameter")->capture_default_str();
   verb->add_option("--clip", config.clip, "Largest norm of the whole gradient; without it nothing is clipped");
   verb->add_option("--param-dtype", flags->param_dtype, "Of shards, gradients and moments")->capture_default_str();
-  verb->add_option("--compute-dtype", flags->compute_dtype, "Of the unsharded parameters and activations [param-dtype]");
+  verb->add_option(
+      "--compute-dtype", flags->compute_dtype, "Of the unsharded parameters and activations [param-dtype]");
   verb->add_option("--shard-dim", flags->shard_dim, "Dimension that untied weights are sharded on")
       ->check(CLI::IsMember({"last", "first"}))
       ->capture_default_str();

@@ -12,12 +12,13 @@ namespace tieshard {
 namespace {
 
 [[noreturn]] void refuse_shape(const ShardedParameter& spec, const Shape& local, const at::Tensor& parameter) {
-  throw UsageError({.code = Code::kForeignShape,
-                    .what = "a parameter is neither whole nor this rank's shard",
-                    .where = spec.fqn,
-                    .why = concat("expected ", to_string(spec.shape), " or ", to_string(local), ", got ",
-                                  to_string(parameter.sizes().vec())),
-                    .fix = "build the plan from this module and for this many ranks"});
+  throw UsageError(
+      {.code = Code::kForeignShape,
+       .what = "a parameter is neither whole nor this rank's shard",
+       .where = spec.fqn,
+       .why = concat(
+           "expected ", to_string(spec.shape), " or ", to_string(local), ", got ", to_string(parameter.sizes().vec())),
+       .fix = "build the plan from this module and for this many ranks"});
 }
 
 void free_storage(const at::Tensor& tensor) {
@@ -85,7 +86,9 @@ void FsdpParam::write_gradient_part_to(const at::Tensor& gradient, at::Tensor ch
 }
 
 at::Tensor FsdpParam::gradient_from(const at::Tensor& chunk) const {
-  return chunk.narrow(0, 0, shard_.numel()).view(shard_.sizes()).to(shard_.scalar_type(), /*non_blocking=*/false, /*copy=*/true);
+  return chunk.narrow(0, 0, shard_.numel())
+      .view(shard_.sizes())
+      .to(shard_.scalar_type(), /*non_blocking=*/false, /*copy=*/true);
 }
 
 void FsdpParam::allocate_whole() {
@@ -101,8 +104,9 @@ void FsdpParam::use_whole() {
                       .what = "a managed parameter was given other storage",
                       .where = spec_.fqn,
                       .why = "expected the shard that fully_shard left in it, got another tensor's data",
-                      .fix = "change values in place (copy_) under NoGradGuard; do not call set_data or Module::to() on a "
-                             "sharded module"});
+                      .fix =
+                          "change values in place (copy_) under NoGradGuard; do not call set_data or Module::to() on a "
+                          "sharded module"});
   }
   if (!whole_) {
     parameter_.set_data(whole_tensor_);

@@ -5,7 +5,8 @@
 // Flow:   fully_shard -> [this] -> fsdp_param_group
 // Source: FSDP2's FSDPParam (torch/distributed/fsdp/_fully_shard/_fsdp_param.py), which swaps two objects instead.
 //
-// Note: [Same storage] Autograd may hold views of the whole parameter (linear saves weight.t()). So the whole tensor is one
+// Note: [Same storage] Autograd may hold views of the whole parameter (linear saves weight.t()). So the whole tensor is
+// one
 //       storage for the life of the model: freed by resizing it to zero, refilled in place before backward.
 
 #pragma once
@@ -97,7 +98,7 @@ class FsdpParam {
   std::int64_t rank_;
   at::Tensor parameter_;
   at::Tensor shard_;
-  at::Tensor whole_tensor_;   ///< its storage has no bytes while sharded
+  at::Tensor whole_tensor_; ///< its storage has no bytes while sharded
   at::Tensor stashed_gradient_;
   std::int64_t chunk_numel_ = 0;
   bool whole_ = false;

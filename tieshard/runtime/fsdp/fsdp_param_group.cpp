@@ -13,8 +13,7 @@ FsdpParamGroup::FsdpParamGroup(std::string name,
                                DeviceMesh mesh,
                                const FullyShardOptions& options)
     : name_(std::move(name)), parameters_(std::move(parameters)), mesh_(std::move(mesh)) {
-  const at::ScalarType stored =
-      parameters_.empty() ? at::ScalarType::Float : parameters_.front().shard().scalar_type();
+  const at::ScalarType stored = parameters_.empty() ? at::ScalarType::Float : parameters_.front().shard().scalar_type();
   compute_dtype_ = options.mp_policy.param_dtype.value_or(stored);
   reduce_dtype_ = options.mp_policy.reduce_dtype.value_or(compute_dtype_);
   divide_factor_ = options.gradient_divide_factor.value_or(static_cast<double>(mesh_.size()));

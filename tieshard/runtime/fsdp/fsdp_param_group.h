@@ -3,7 +3,8 @@
 // The parameters of one unit: gathered in one collective, their gradients reduced in one.
 //
 // Flow:   fsdp_state -> [this] -> fsdp_param, mesh/collectives
-// Source: FSDP2's FSDPParamGroup (unshard, reshard, pre_backward, post_backward) and foreach_all_gather, foreach_reduce.
+// Source: FSDP2's FSDPParamGroup (unshard, reshard, pre_backward, post_backward) and foreach_all_gather,
+// foreach_reduce.
 
 #pragma once
 
@@ -21,7 +22,10 @@ class FsdpParamGroup {
  public:
   /// @param name        fqn of the unit; "" for the root
   /// @param parameters  in registration order
-  FsdpParamGroup(std::string name, std::vector<FsdpParam> parameters, DeviceMesh mesh, const FullyShardOptions& options);
+  FsdpParamGroup(std::string name,
+                 std::vector<FsdpParam> parameters,
+                 DeviceMesh mesh,
+                 const FullyShardOptions& options);
 
   const std::string& name() const noexcept {
     return name_;
@@ -45,10 +49,11 @@ class FsdpParamGroup {
   /// Before the unit's backward: whole parameters, and a clean place for their gradients.
   void pre_backward();
 
-  /// After it: the gradients are summed over the ranks, divided, and this rank's part is added to what the parameter had;
-  /// then reshards. A collective; every rank must call it. Does nothing without a pre_backward before.
+  /// After it: the gradients are summed over the ranks, divided, and this rank's part is added to what the parameter
+  /// had; then reshards. A collective; every rank must call it. Does nothing without a pre_backward before.
   ///
-  /// A parameter that got a gradient on no rank keeps what it had (mostly none); on some ranks: the others count as zero.
+  /// A parameter that got a gradient on no rank keeps what it had (mostly none); on some ranks: the others count as
+  /// zero.
   void post_backward();
 
   bool in_backward() const noexcept {

@@ -78,7 +78,8 @@ at::Tensor FsdpState::attach_post_backward(const at::Tensor& input, FsdpParamGro
   if (!at::GradMode::is_enabled() || !input.requires_grad()) {
     return input;
   }
-  auto node = c10::make_intrusive<PostBackwardNode>(torch::autograd::collect_next_edges(input), shared_from_this(), group);
+  auto node =
+      c10::make_intrusive<PostBackwardNode>(torch::autograd::collect_next_edges(input), shared_from_this(), group);
   at::Tensor output = input.detach();
   torch::autograd::set_history(output, node);
   return output;
@@ -87,7 +88,8 @@ at::Tensor FsdpState::attach_post_backward(const at::Tensor& input, FsdpParamGro
 void FsdpState::pre_backward(FsdpParamGroup& group) {
   if (!callback_queued_) {
     callback_queued_ = true;
-    torch::autograd::Engine::get_default_engine().queue_callback([state = shared_from_this()] { state->finish_backward(); });
+    torch::autograd::Engine::get_default_engine().queue_callback(
+        [state = shared_from_this()] { state->finish_backward(); });
   }
   group.pre_backward();
 }

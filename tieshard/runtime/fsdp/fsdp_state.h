@@ -5,10 +5,11 @@
 // Flow:   fully_shard -> [this] -> fsdp_param_group; asked by optim, state, train
 // Source: FSDP2's FSDPState (pre-forward, post-forward, pre-backward hooks, root post-backward callback).
 //
-// Note: [Backward] LibTorch has no module hooks. run() is the forward half. The backward half hangs on autograd: a hook on
-//       the unit's output unshards, a node on its input reduces. Nodes of one graph run in falling order of creation, and
-//       gradient accumulation before all of them, so when the input's node runs, the unit's gradients are complete. Units
-//       whose input needs no gradient (the root) are finished by a callback at the end of the backward pass.
+// Note: [Backward] LibTorch has no module hooks. run() is the forward half. The backward half hangs on autograd: a hook
+// on
+//       the unit's output unshards, a node on its input reduces. Nodes of one graph run in falling order of creation,
+//       and gradient accumulation before all of them, so when the input's node runs, the unit's gradients are complete.
+//       Units whose input needs no gradient (the root) are finished by a callback at the end of the backward pass.
 
 #pragma once
 
@@ -36,11 +37,12 @@ class FsdpState : public UnitRunner, public std::enable_shared_from_this<FsdpSta
             std::unordered_map<const torch::nn::Module*, FsdpParamGroup*> group_of,
             const FullyShardOptions& options);
 
-  /// Forward of one unit: unshard, run, reshard. A module that is no unit is called through. Every rank must call it, in
-  /// the same order, a rank without data of its own too.
+  /// Forward of one unit: unshard, run, reshard. A module that is no unit is called through. Every rank must call it,
+  /// in the same order, a rank without data of its own too.
   at::Tensor run(torch::nn::Module& unit, const at::Tensor& input, const Forward& forward) override;
 
-  /// Makes every parameter this rank's shard again, whatever ran before. No communication. The optimizer guard calls it.
+  /// Makes every parameter this rank's shard again, whatever ran before. No communication. The optimizer guard calls
+  /// it.
   void reshard();
 
   /// Makes every parameter whole, for looking at or changing the module by hand; reshard() keeps none of the changes.

@@ -20,14 +20,14 @@
 
 namespace tieshard {
 
-/// Shards the parameters of `units` (whole, or already this rank's shards as load_shards leaves them). They stay the same
-/// objects: an optimizer that was built before goes on working. Every rank must call it.
+/// Shards the parameters of `units` (whole, or already this rank's shards as load_shards leaves them). They stay the
+/// same objects: an optimizer that was built before goes on working. Every rank must call it.
 ///
-/// The first of `units` is the root; it owns the parameters that no other unit takes, the tied ones among them. Parameters
-/// of `module` outside all units stay unmanaged: OptimizerGuard refuses them by name.
+/// The first of `units` is the root; it owns the parameters that no other unit takes, the tied ones among them.
+/// Parameters of `module` outside all units stay unmanaged: OptimizerGuard refuses them by name.
 ///
-/// The module's forward must go through the returned state: state->run(unit, input, forward) around each unit, the root's
-/// outermost.
+/// The module's forward must go through the returned state: state->run(unit, input, forward) around each unit, the
+/// root's outermost.
 ///
 /// @param module  the module whose names the plan has; must outlive the state
 /// @throws UsageError still-on-meta, foreign-shape, tie-not-shared, unknown-parameter, already-sharded

@@ -25,12 +25,12 @@ struct MixedPrecisionPolicy {
 struct FullyShardOptions {
   MixedPrecisionPolicy mp_policy{};
 
-  /// Free a unit's whole parameters after its forward and gather them again for its backward. The root unit always keeps
-  /// them, since its backward comes first.
+  /// Free a unit's whole parameters after its forward and gather them again for its backward. The root unit always
+  /// keeps them, since its backward comes first.
   bool reshard_after_forward = true;
 
-  /// Gradients are divided by this after the sum over ranks; the number of ranks when not set (the mean, as FSDP2 does).
-  /// A trainer whose loss is already divided by the global number of targets sets 1.
+  /// Gradients are divided by this after the sum over ranks; the number of ranks when not set (the mean, as FSDP2
+  /// does). A trainer whose loss is already divided by the global number of targets sets 1.
   std::optional<double> gradient_divide_factor{};
 };
 

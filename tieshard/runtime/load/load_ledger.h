@@ -28,10 +28,10 @@ struct LedgerEntry {
 };
 
 struct LoadLedger {
-  std::vector<LedgerEntry> entries;      ///< in registration order; each canonical parameter once
-  std::vector<std::string> unused;       ///< stored tensors that no parameter uses
+  std::vector<LedgerEntry> entries; ///< in registration order; each canonical parameter once
+  std::vector<std::string> unused;  ///< stored tensors that no parameter uses
   std::vector<Diagnostic> findings;
-  std::uint64_t bytes_read = 0;          ///< asked from the files by this rank
+  std::uint64_t bytes_read = 0; ///< asked from the files by this rank
   double seconds = 0;
 
   /// The entry that gave `fqn` its bytes: a canonical name or an alias. Null for an unknown name.

@@ -48,7 +48,10 @@ void require_same_names(const TensorsByName& tensors, const ShardPlan& plan) {
   }
 }
 
-LedgerEntry make_entry(const ShardedParameter& parameter, const ShardPlan& plan, const Checkpoint& checkpoint, std::int64_t rank) {
+LedgerEntry make_entry(const ShardedParameter& parameter,
+                       const ShardPlan& plan,
+                       const Checkpoint& checkpoint,
+                       std::int64_t rank) {
   const StoredTensor* stored = plan.ties().source(checkpoint, parameter.fqn);
   return {.fqn = parameter.fqn,
           .aliases = plan.ties().aliases(parameter.fqn),
@@ -111,11 +114,12 @@ void require_materialized(const torch::nn::Module& module) {
     check(item.key(), item.value());
   }
   if (count > 0) {
-    throw UsageError({.code = Code::kStillOnMeta,
-                      .what = "a tensor has no bytes yet",
-                      .where = names,
-                      .why = concat("expected none on the meta device, got ", count),
-                      .fix = "load_shards() fills parameters; a module has to compute its own buffers on a real device"});
+    throw UsageError(
+        {.code = Code::kStillOnMeta,
+         .what = "a tensor has no bytes yet",
+         .where = names,
+         .why = concat("expected none on the meta device, got ", count),
+         .fix = "load_shards() fills parameters; a module has to compute its own buffers on a real device"});
   }
 }
 
@@ -139,12 +143,11 @@ LoadLedger load_shards(torch::nn::Module& module,
     std::vector<ReadTarget> targets;
     const std::vector<SliceRead> reads = prepare(tensors, plan, read_plan.reads, mesh.rank(), ledger, targets);
     try {
-      ledger.bytes_read = read_slices(checkpoint,
-                                      reads,
-                                      targets,
-                                      {.threads = options.threads,
-                                       .buffer_bytes = options.buffer_bytes,
-                                       .on_progress = options.on_progress});
+      ledger.bytes_read = read_slices(
+          checkpoint,
+          reads,
+          targets,
+          {.threads = options.threads, .buffer_bytes = options.buffer_bytes, .on_progress = options.on_progress});
     } catch (...) {
       take_back(tensors, plan, ledger);
       throw;

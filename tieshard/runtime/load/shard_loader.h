@@ -24,8 +24,8 @@ struct LoadOptions {
   std::function<void(std::uint64_t)> on_progress{}; ///< bytes that this rank has finished
 };
 
-/// Gives each meta parameter of `module` storage for this rank's slice, in the plan's dtype, and reads it. Each storage is
-/// materialized and read once, whatever its names; a parameter that has bytes already is left alone, and the ledger
+/// Gives each meta parameter of `module` storage for this rank's slice, in the plan's dtype, and reads it. Each storage
+/// is materialized and read once, whatever its names; a parameter that has bytes already is left alone, and the ledger
 /// says so. Afterwards no parameter and no buffer is on meta. Every rank of `mesh` must call it.
 ///
 /// @param plan  for mesh.size() ranks, made from this module's names

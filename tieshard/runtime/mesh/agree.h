@@ -18,7 +18,8 @@ namespace tieshard {
 /// `work` may not contain collectives: a rank that throws in it would leave the others waiting there.
 ///
 /// @param stage  what is being done, for messages: "load"
-/// @throws what `work` threw, on the ranks where it threw; PeerError peer-failed (naming the first rank that failed, the
+/// @throws what `work` threw, on the ranks where it threw; PeerError peer-failed (naming the first rank that failed,
+/// the
 ///         stage and that rank's message) on the others
 void agree(const DeviceMesh& mesh, std::string_view stage, const std::function<void()>& work);
 

@@ -22,8 +22,9 @@ void finish(const DeviceMesh& mesh, const char* operation, const Start& start) {
                      .what = "a collective failed, mostly because a rank is gone",
                      .where = concat(mesh.where(), ", ", operation),
                      .why = text.substr(0, text.find('\n')),
-                     .fix = "look for the first rank that reported an error of its own; if none did, it was killed or its "
-                            "host is unreachable"});
+                     .fix =
+                         "look for the first rank that reported an error of its own; if none did, it was killed or its "
+                         "host is unreachable"});
   }
 }
 

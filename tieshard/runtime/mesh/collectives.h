@@ -1,7 +1,7 @@
 // tieshard/runtime/mesh/collectives.h
 //
-// The collectives of the project, all of them. On one rank they are copies. Every rank of the mesh must call each one, in
-// the same order; each waits at most the mesh's timeout.
+// The collectives of the project, all of them. On one rank they are copies. Every rank of the mesh must call each one,
+// in the same order; each waits at most the mesh's timeout.
 //
 // Flow:   load, fsdp, optim, state, train -> [this] -> c10d
 // Source: torch.distributed (all_gather_into_tensor, reduce_scatter_tensor, all_reduce, broadcast, barrier).

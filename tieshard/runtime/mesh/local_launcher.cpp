@@ -1,5 +1,9 @@
 #include "tieshard/runtime/mesh/local_launcher.h"
 
+#include <cerrno>
+#include <cstdlib>
+#include <map>
+
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <signal.h>
@@ -8,10 +12,6 @@
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-#include <cerrno>
-#include <cstdlib>
-#include <map>
 
 namespace tieshard {
 namespace {
@@ -42,7 +42,8 @@ int free_port() {
 }
 
 /// In the child: becomes rank `rank`. Does not return.
-[[noreturn]] void become_rank(const LaunchOptions& options, std::int64_t rank, int port, pid_t launcher, const sigset_t& mask) {
+[[noreturn]] void become_rank(
+    const LaunchOptions& options, std::int64_t rank, int port, pid_t launcher, const sigset_t& mask) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != launcher) { // it died before prctl
     ::_exit(1);
@@ -98,12 +99,13 @@ class Ranks {
         continue;
       }
       if (WIFSIGNALED(status) && options_.on_death) {
-        options_.on_death({.code = Code::kRankDied,
-                           .what = "a rank ended without a word",
-                           .where = concat("rank ", rank, "/", options_.ranks, ", process ", child),
-                           .why = concat("it was ended by signal ", WTERMSIG(status), " (", ::strsignal(WTERMSIG(status)), ")"),
-                           .fix = "signal 9 without a sender is mostly the kernel's out-of-memory killer: see its log; the "
-                                  "other ranks are being ended"});
+        options_.on_death(
+            {.code = Code::kRankDied,
+             .what = "a rank ended without a word",
+             .where = concat("rank ", rank, "/", options_.ranks, ", process ", child),
+             .why = concat("it was ended by signal ", WTERMSIG(status), " (", ::strsignal(WTERMSIG(status)), ")"),
+             .fix = "signal 9 without a sender is mostly the kernel's out-of-memory killer: see its log; the "
+                    "other ranks are being ended"});
       }
       end(code);
     }

@@ -52,14 +52,20 @@ std::shared_ptr<c10d::Backend> connect_gloo(const RankEnvironment& environment, 
     return {backend, [group = std::move(group)](c10d::Backend*) mutable { group.reset(); }};
   } catch (const std::exception& error) {
     const std::string text = error.what();
-    throw PeerError(
-        {.code = Code::kRendezvousFailed,
-         .what = "the ranks did not find each other",
-         .where = concat("rank ", environment.rank, "/", environment.world_size, ", ", environment.master_addr, ":",
-                         environment.master_port),
-         .why = concat("waited up to ", timeout.count() / 1000, " s: ", text.substr(0, text.find('\n'))),
-         .fix = "check that every rank was started with the same MASTER_ADDR and MASTER_PORT, that the port is free on rank "
-                "0's host and reachable from the others (GLOO_SOCKET_IFNAME names the interface)"});
+    throw PeerError({.code = Code::kRendezvousFailed,
+                     .what = "the ranks did not find each other",
+                     .where = concat("rank ",
+                                     environment.rank,
+                                     "/",
+                                     environment.world_size,
+                                     ", ",
+                                     environment.master_addr,
+                                     ":",
+                                     environment.master_port),
+                     .why = concat("waited up to ", timeout.count() / 1000, " s: ", text.substr(0, text.find('\n'))),
+                     .fix = "check that every rank was started with the same MASTER_ADDR and MASTER_PORT, that the "
+                            "port is free on rank "
+                            "0's host and reachable from the others (GLOO_SOCKET_IFNAME names the interface)"});
   }
 }
 

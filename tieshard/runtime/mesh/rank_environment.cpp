@@ -107,7 +107,8 @@ RankEnvironment read_rank_environment(const EnvironmentLookup& lookup) {
     }
     const auto size = lookup(names.size);
     if (!size) {
-      refuse(names.size, concat(names.rank, " is set to ", *rank, " but ", names.size, " is not"),
+      refuse(names.size,
+             concat(names.rank, " is set to ", *rank, " but ", names.size, " is not"),
              concat("set ", names.size, " to the number of ranks, or unset ", names.rank));
     }
     environment.launcher = names.launcher;

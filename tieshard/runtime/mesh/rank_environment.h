@@ -30,7 +30,7 @@ struct RankEnvironment {
   std::string master_addr = "127.0.0.1";
   int master_port = 29500;
   Launcher launcher = Launcher::kNone;
-  bool agent_store = false; ///< torchrun's agent keeps the store: no rank has to host it
+  bool agent_store = false;  ///< torchrun's agent keeps the store: no rank has to host it
   std::string attempt = "0"; ///< torchrun's restart count: keys of an earlier attempt must not be seen
 };
 

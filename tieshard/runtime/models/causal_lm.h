@@ -49,9 +49,9 @@ inline constexpr std::int64_t kIgnoredLabel = -100;
 /// Targets in labels [B, T]: those at positions 1 .. T-1 that are not kIgnoredLabel.
 std::int64_t count_targets(const at::Tensor& labels_BT);
 
-/// Sum over all targets of the cross entropy, in nats, computed in float32: logits[:, t] predicts labels[:, t + 1]; the last
-/// position predicts nothing. Divide by the number of targets of the global batch for the mean: a mean of rank means is
-/// wrong when ranks hold unequal counts. A batch without targets gives 0 and zero gradients.
+/// Sum over all targets of the cross entropy, in nats, computed in float32: logits[:, t] predicts labels[:, t + 1]; the
+/// last position predicts nothing. Divide by the number of targets of the global batch for the mean: a mean of rank
+/// means is wrong when ranks hold unequal counts. A batch without targets gives 0 and zero gradients.
 at::Tensor causal_lm_loss_sum(const at::Tensor& logits_BTV, const at::Tensor& labels_BT);
 
 } // namespace tieshard

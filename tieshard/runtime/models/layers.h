@@ -1,7 +1,7 @@
 // tieshard/runtime/models/layers.h
 //
-// Layers that several families share. Their parameters are left without values (on `device`, meta by default): values come
-// from a checkpoint. Names are the Hugging Face ones.
+// Layers that several families share. Their parameters are left without values (on `device`, meta by default): values
+// come from a checkpoint. Names are the Hugging Face ones.
 //
 // Flow:   models/llama.h -> [this]
 // Source: transformers 5.24 modeling_llama.py (LlamaRMSNorm, apply_rotary_pos_emb), modeling_rope_utils.py.
@@ -39,7 +39,10 @@ TORCH_MODULE(Linear);
 /// Rows of W [V, H] by token id. The row `padding_idx` gets no gradient from here.
 class EmbeddingImpl : public torch::nn::Module {
  public:
-  EmbeddingImpl(std::int64_t count, std::int64_t size, std::optional<std::int64_t> padding_idx, const at::TensorOptions& options);
+  EmbeddingImpl(std::int64_t count,
+                std::int64_t size,
+                std::optional<std::int64_t> padding_idx,
+                const at::TensorOptions& options);
 
   /// ids int64 [B, T] -> [B, T, H]
   at::Tensor forward(const at::Tensor& ids) const;

@@ -58,8 +58,8 @@ at::Tensor LlamaDecoderLayerImpl::forward(const at::Tensor& x_BTH, const at::Ten
 }
 
 LlamaModelImpl::LlamaModelImpl(const LlamaConfig& config, const at::TensorOptions& options) {
-  embed_tokens = register_module(
-      "embed_tokens", Embedding(config.vocab_size, config.hidden_size, config.pad_token_id, options));
+  embed_tokens =
+      register_module("embed_tokens", Embedding(config.vocab_size, config.hidden_size, config.pad_token_id, options));
   auto layers = register_module("layers", torch::nn::ModuleList());
   for (std::int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
     decoder_layers.emplace_back(config, options);
@@ -73,9 +73,8 @@ at::Tensor LlamaModelImpl::forward(const at::Tensor& ids_BT, UnitRunner& runner)
   at::Tensor x_BTH = embed_tokens->forward(ids_BT);
   const auto [cos_TD, sin_TD] = rotary_emb_->forward(ids_BT.size(1), x_BTH.scalar_type());
   for (LlamaDecoderLayer& layer : decoder_layers) {
-    x_BTH = runner.run(*layer, x_BTH, [&, &cos = cos_TD, &sin = sin_TD](const at::Tensor& x) {
-      return layer->forward(x, cos, sin);
-    });
+    x_BTH = runner.run(
+        *layer, x_BTH, [&, &cos = cos_TD, &sin = sin_TD](const at::Tensor& x) { return layer->forward(x, cos, sin); });
   }
   return norm_->forward(x_BTH);
 }
@@ -88,9 +87,8 @@ LlamaForCausalLm::LlamaForCausalLm(const LlamaConfig& config, bool tied, const a
 }
 
 at::Tensor LlamaForCausalLm::forward(const at::Tensor& ids_BT) {
-  return unit_runner()->run(*this, ids_BT, [this](const at::Tensor& ids) {
-    return lm_head_->forward(model_->forward(ids, *unit_runner()));
-  });
+  return unit_runner()->run(
+      *this, ids_BT, [this](const at::Tensor& ids) { return lm_head_->forward(model_->forward(ids, *unit_runner())); });
 }
 
 std::vector<UnitModule> LlamaForCausalLm::units() {

@@ -1,6 +1,7 @@
 // tieshard/runtime/models/llama.h
 //
-// The Llama family as pure single-device modules. Submodule names are the Hugging Face names, so parameter names are too.
+// The Llama family as pure single-device modules. Submodule names are the Hugging Face names, so parameter names are
+// too.
 //
 // Flow:   core/families/llama.h -> [this] -> make_model
 // Source: transformers 5.24 modeling_llama.py; RoFormer (rotary embedding), GQA (Ainslie et al. 2023).

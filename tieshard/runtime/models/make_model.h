@@ -15,7 +15,7 @@
 namespace tieshard {
 
 struct MakeModelOptions {
-  at::Device device = at::kMeta;               ///< meta: shapes without bytes, the normal case
+  at::Device device = at::kMeta;                ///< meta: shapes without bytes, the normal case
   at::ScalarType dtype = at::ScalarType::Float; ///< of the parameters
 };
 
@@ -23,6 +23,8 @@ struct MakeModelOptions {
 /// parameters require gradients; buffers are computed and on the CPU.
 ///
 /// @throws InputError unknown-architecture (lists the known ones), config-missing-key, config-value
-std::shared_ptr<CausalLm> make_model(const HfConfig& config, const TieRegistry& ties, const MakeModelOptions& options = {});
+std::shared_ptr<CausalLm> make_model(const HfConfig& config,
+                                     const TieRegistry& ties,
+                                     const MakeModelOptions& options = {});
 
 } // namespace tieshard

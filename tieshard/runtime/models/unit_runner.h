@@ -1,8 +1,8 @@
 // tieshard/runtime/models/unit_runner.h
 //
 // The one place where something may happen around a part of a model. Models call it for each decoder layer and for
-// themselves; the default calls through. fsdp installs its own (unshard before, reshard after), so models know nothing of
-// sharding. LibTorch has no module hooks; this is the explicit call in their stead.
+// themselves; the default calls through. fsdp installs its own (unshard before, reshard after), so models know nothing
+// of sharding. LibTorch has no module hooks; this is the explicit call in their stead.
 //
 // Flow: models -> [this] <- fsdp
 

@@ -12,8 +12,8 @@
 
 namespace tieshard {
 
-/// Scales all gradients by min(1, max_norm / (norm + 1e-6)) and returns the 2-norm before that. Every rank must call it and
-/// gets the same value.
+/// Scales all gradients by min(1, max_norm / (norm + 1e-6)) and returns the 2-norm before that. Every rank must call it
+/// and gets the same value.
 ///
 /// @param max_norm  infinity to only measure
 /// @throws InputError non-finite-gradient, naming the parameters and the rank, on every rank; nothing is scaled then

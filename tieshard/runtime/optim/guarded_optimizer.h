@@ -21,8 +21,8 @@ class GuardedOptimizer {
   GuardedOptimizer(OptimizerGuard guard, std::unique_ptr<Optimizer> optimizer)
       : guard_(std::move(guard)), optimizer_(std::move(optimizer)) {}
 
-  /// Steps on this rank's shards. Looks every held parameter up first (a hash look-up each), so that a group added behind
-  /// the guard's back is refused before it does harm. @throws UsageError optimizer-parameter
+  /// Steps on this rank's shards. Looks every held parameter up first (a hash look-up each), so that a group added
+  /// behind the guard's back is refused before it does harm. @throws UsageError optimizer-parameter
   void step() {
     guard_.reshard();
     guard_.require_admissible(*optimizer_, /*complete=*/false);

@@ -28,12 +28,15 @@ std::string reason(SlotKind kind) {
     case SlotKind::kFrozen:
       return "frozen: requires_grad is false; leave it out, or set_requires_grad(true)";
     case SlotKind::kDuplicate:
-      return "listed before, and would be stepped twice (LibTorch's parameters() lists a tied tensor once per name); use "
+      return "listed before, and would be stepped twice (LibTorch's parameters() lists a tied tensor once per name); "
+             "use "
              "unique_parameters() or OptimizerGuard::build";
     case SlotKind::kStale:
-      return "stale: the module has another tensor under this name now; build the optimizer after the module is complete";
+      return "stale: the module has another tensor under this name now; build the optimizer after the module is "
+             "complete";
     case SlotKind::kUnmanaged:
-      return "not managed: no fully_shard unit owns it (a partial wrap left it out, or it was registered after); register it "
+      return "not managed: no fully_shard unit owns it (a partial wrap left it out, or it was registered after); "
+             "register it "
              "before fully_shard, inside a unit, or freeze it with set_requires_grad(false)";
     case SlotKind::kForeign:
       return "foreign: not a parameter of the sharded module; register it in the module before fully_shard";
@@ -94,15 +97,16 @@ std::vector<SlotReport> OptimizerGuard::inspect(const std::vector<std::vector<at
       const c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
       const auto managed = managed_.find(impl);
       const auto named = module_name.find(impl);
-      SlotReport report{.name = concat("(unknown), shape ", to_string(tensor.sizes().vec())), .group = group, .slot = slot};
+      SlotReport report{
+          .name = concat("(unknown), shape ", to_string(tensor.sizes().vec())), .group = group, .slot = slot};
       if (managed != managed_.end()) {
         report.name = managed->second;
         const auto current = module_tensor.find(report.name);
         const bool replaced = current != module_tensor.end() && current->second != impl;
-        report.kind = replaced                       ? SlotKind::kStale
-                      : !tensor.requires_grad()      ? SlotKind::kFrozen
-                      : !seen.insert(impl).second    ? SlotKind::kDuplicate
-                                                     : SlotKind::kManaged;
+        report.kind = replaced                    ? SlotKind::kStale
+                      : !tensor.requires_grad()   ? SlotKind::kFrozen
+                      : !seen.insert(impl).second ? SlotKind::kDuplicate
+                                                  : SlotKind::kManaged;
       } else if (named != module_name.end()) {
         report.name = named->second;
         report.kind = SlotKind::kUnmanaged;
@@ -124,12 +128,13 @@ void OptimizerGuard::refuse(const std::vector<SlotReport>& offenders) const {
         slot.kind == SlotKind::kManaged ? "no group" : concat("group ", slot.group, ", slot ", slot.slot);
     why += concat(why.empty() ? "" : "\n         ", slot.name, " (", place, "): ", reason(slot.kind));
   }
-  throw UsageError({.code = Code::kOptimizerParameter,
-                    .what = "an optimizer holds parameters that it must not step, or lacks some that it must",
-                    .where = std::move(where),
-                    .why = std::move(why),
-                    .fix = "build it with OptimizerGuard(model).build<Optimizer>(options) after fully_shard; it takes each "
-                           "trainable managed parameter once"});
+  throw UsageError(
+      {.code = Code::kOptimizerParameter,
+       .what = "an optimizer holds parameters that it must not step, or lacks some that it must",
+       .where = std::move(where),
+       .why = std::move(why),
+       .fix = "build it with OptimizerGuard(model).build<Optimizer>(options) after fully_shard; it takes each "
+              "trainable managed parameter once"});
 }
 
 std::vector<SlotReport> OptimizerGuard::left_out(const std::unordered_set<const c10::TensorImpl*>& held) const {

@@ -63,7 +63,8 @@ class OptimizerGuard {
 
   /// Builds an optimizer over every trainable managed parameter, each once.
   ///
-  /// @throws UsageError optimizer-parameter when the module has trainable parameters that no unit manages (they would never
+  /// @throws UsageError optimizer-parameter when the module has trainable parameters that no unit manages (they would
+  /// never
   ///         be trained, or drift apart between ranks)
   template <typename Optimizer, typename Options>
   GuardedOptimizer<Optimizer> build(Options options) const {
@@ -99,7 +100,7 @@ class OptimizerGuard {
 
   std::shared_ptr<FsdpState> state_;
   std::unordered_map<const c10::TensorImpl*, std::string> managed_; ///< fqn of each managed tensor
-  std::vector<NamedTensor> order_;                                  ///< the same in registration order; keeps them alive
+  std::vector<NamedTensor> order_; ///< the same in registration order; keeps them alive
 };
 
 } // namespace tieshard

@@ -1,9 +1,9 @@
 #include "tieshard/runtime/state/export_layout.h"
 
-#include <nlohmann/json.hpp>
-
 #include <cstdio>
 #include <utility>
+
+#include <nlohmann/json.hpp>
 
 #include "tieshard/core/base/error.h"
 #include "tieshard/core/base/file.h"
@@ -12,7 +12,9 @@
 namespace tieshard {
 namespace {
 
-std::vector<std::vector<TensorSpec>> split(const ShardPlan& plan, const Checkpoint& source, std::uint64_t max_shard_bytes) {
+std::vector<std::vector<TensorSpec>> split(const ShardPlan& plan,
+                                           const Checkpoint& source,
+                                           std::uint64_t max_shard_bytes) {
   std::vector<std::vector<TensorSpec>> parts(1);
   std::uint64_t filled = 0;
   for (const ShardedParameter& parameter : plan.parameters()) {

@@ -22,15 +22,15 @@ struct ExportFile {
   SafetensorsLayout layout;
 };
 
-/// Files in order; each canonical parameter of `plan` in exactly one, in the dtype of its source tensor (the parameter's
-/// own where the source has none).
+/// Files in order; each canonical parameter of `plan` in exactly one, in the dtype of its source tensor (the
+/// parameter's own where the source has none).
 std::vector<ExportFile> layout_export(const ShardPlan& plan, const Checkpoint& source, std::uint64_t max_shard_bytes);
 
 /// model.safetensors.index.json of several files; for one file it is not written.
 std::string export_index(const std::vector<ExportFile>& files);
 
-/// config.json of the export: the source's bytes, with the tie flag set where what was trained differs from what it says
-/// (untied after a tie-conflict, or tied on a file's word).
+/// config.json of the export: the source's bytes, with the tie flag set where what was trained differs from what it
+/// says (untied after a tie-conflict, or tied on a file's word).
 std::string export_config(const ShardPlan& plan, const Checkpoint& source);
 
 } // namespace tieshard

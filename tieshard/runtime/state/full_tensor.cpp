@@ -6,7 +6,10 @@
 
 namespace tieshard {
 
-at::Tensor full_tensor(const DeviceMesh& mesh, const ShardPlan& plan, const FsdpParam& parameter, const at::Tensor& local) {
+at::Tensor full_tensor(const DeviceMesh& mesh,
+                       const ShardPlan& plan,
+                       const FsdpParam& parameter,
+                       const at::Tensor& local) {
   const at::NoGradGuard no_grad;
   if (parameter.replicated() || mesh.size() == 1) {
     return local.detach().clone();

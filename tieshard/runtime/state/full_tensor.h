@@ -14,9 +14,12 @@
 
 namespace tieshard {
 
-/// The whole of something that is sharded as `parameter` is: itself, its gradient, a moment. A collective; every rank must
-/// call it and gets the whole (a copy, of `local`'s dtype).
-at::Tensor full_tensor(const DeviceMesh& mesh, const ShardPlan& plan, const FsdpParam& parameter, const at::Tensor& local);
+/// The whole of something that is sharded as `parameter` is: itself, its gradient, a moment. A collective; every rank
+/// must call it and gets the whole (a copy, of `local`'s dtype).
+at::Tensor full_tensor(const DeviceMesh& mesh,
+                       const ShardPlan& plan,
+                       const FsdpParam& parameter,
+                       const at::Tensor& local);
 
 /// Every managed parameter, whole, by canonical name in registration order. A collective.
 std::vector<NamedTensor> full_state_dict(const FsdpState& state);

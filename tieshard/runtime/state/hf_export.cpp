@@ -139,7 +139,10 @@ bool is_companion(const fs::path& path) {
   return extension == ".json" || extension == ".txt" || extension == ".model" || extension == ".jinja";
 }
 
-void copy_companions(const Checkpoint& source, const ShardPlan& plan, const fs::path& staging, const std::vector<ExportFile>& files) {
+void copy_companions(const Checkpoint& source,
+                     const ShardPlan& plan,
+                     const fs::path& staging,
+                     const std::vector<ExportFile>& files) {
   write_text_file(staging / "config.json", export_config(plan, source));
   if (files.size() > 1) {
     write_text_file(staging / "model.safetensors.index.json", export_index(files));

@@ -23,19 +23,20 @@ struct ExportOptions {
 
 struct ExportReport {
   std::filesystem::path directory;
-  std::vector<std::string> files;     ///< safetensors files, in order
-  std::vector<std::string> left_out;  ///< aliases that are not stored, since their canonical is
+  std::vector<std::string> files;    ///< safetensors files, in order
+  std::vector<std::string> left_out; ///< aliases that are not stored, since their canonical is
   std::int64_t tensors = 0;
-  std::uint64_t bytes = 0;            ///< of all safetensors files
+  std::uint64_t bytes = 0; ///< of all safetensors files
   double seconds = 0;
 };
 
 /// Writes `directory`: canonical names only, each storage once, in the dtype that it has in `source`; config.json and
-/// the tokenizer's and generation's files of `source` beside it. Staged in a directory of another name, synced, read back and
-/// compared, then renamed: complete or absent. Every rank must call it; all must see one file system.
+/// the tokenizer's and generation's files of `source` beside it. Staged in a directory of another name, synced, read
+/// back and compared, then renamed: complete or absent. Every rank must call it; all must see one file system.
 ///
 /// @param state   every parameter of the plan must be managed
-/// @throws UsageError not-sharded (unmanaged parameters, named); InputError output-exists; PeerError disk-full, io-failed,
+/// @throws UsageError not-sharded (unmanaged parameters, named); InputError output-exists; PeerError disk-full,
+/// io-failed,
 ///         export-mismatch, peer-failed
 ExportReport export_hf(const FsdpState& state,
                        const Checkpoint& source,

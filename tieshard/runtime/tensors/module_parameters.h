@@ -3,7 +3,8 @@
 // A module's parameters, enumerated once per tensor and once per name.
 //
 // Flow:   any torch::nn::Module -> [this] -> core's ParameterTable, load, fsdp, optim
-// Note:   C++ parameters() and named_parameters() do not remove duplicates, unlike Python's: a tied tensor is listed once
+// Note:   C++ parameters() and named_parameters() do not remove duplicates, unlike Python's: a tied tensor is listed
+// once
 //         per name, so an optimizer built from them steps it twice and a norm counts it twice. Never use them for that.
 
 #pragma once

@@ -13,7 +13,9 @@ namespace {
 
 std::string relation(const at::Tensor& first, const at::Tensor& second) {
   if (first.sizes() != second.sizes()) {
-    return concat("expected one tensor, got two of shapes ", to_string(first.sizes().vec()), " and ",
+    return concat("expected one tensor, got two of shapes ",
+                  to_string(first.sizes().vec()),
+                  " and ",
                   to_string(second.sizes().vec()));
   }
   if (first.is_meta() || second.is_meta()) {
@@ -33,11 +35,12 @@ void validate_shared_object(const torch::nn::Module& module, const TieRegistry& 
   const auto find = [&](const std::string& name) {
     const auto found = tensors.find(name);
     if (found == tensors.end()) {
-      throw UsageError({.code = Code::kTieUnknownName,
-                        .what = "a declared tie names no parameter",
-                        .where = name,
-                        .why = concat("the module has ", tensors.size(), " parameter names, not this one"),
-                        .fix = "register the tied weight under both names: register_parameter(name, the other tensor)"});
+      throw UsageError(
+          {.code = Code::kTieUnknownName,
+           .what = "a declared tie names no parameter",
+           .where = name,
+           .why = concat("the module has ", tensors.size(), " parameter names, not this one"),
+           .fix = "register the tied weight under both names: register_parameter(name, the other tensor)"});
     }
     return found->second;
   };
@@ -46,11 +49,12 @@ void validate_shared_object(const torch::nn::Module& module, const TieRegistry& 
       const at::Tensor canonical = find(group.canonical);
       const at::Tensor aliased = find(alias.name);
       if (!canonical.is_same(aliased)) {
-        throw UsageError({.code = Code::kTieNotShared,
-                          .what = "names that should be one tensor are two",
-                          .where = concat(group.canonical, " and ", alias.name),
-                          .why = relation(canonical, aliased),
-                          .fix = "assign the one to the other before anything is loaded or sharded; a copy is not a tie"});
+        throw UsageError(
+            {.code = Code::kTieNotShared,
+             .what = "names that should be one tensor are two",
+             .where = concat(group.canonical, " and ", alias.name),
+             .why = relation(canonical, aliased),
+             .fix = "assign the one to the other before anything is loaded or sharded; a copy is not a tie"});
       }
     }
   }
@@ -58,11 +62,12 @@ void validate_shared_object(const torch::nn::Module& module, const TieRegistry& 
   for (const auto& named : named_parameters(module)) {
     const auto [entry, inserted] = owner.emplace(named.tensor.unsafeGetTensorImpl(), ties.canonical(named.fqn));
     if (!inserted && entry->second != ties.canonical(named.fqn)) {
-      throw UsageError({.code = Code::kTieNotShared,
-                        .what = "names that should be two tensors are one",
-                        .where = concat(entry->second, " and ", named.fqn),
-                        .why = "the module registers one tensor under both names, the registry holds them apart",
-                        .fix = "build the registry from the module (TieRegistry::of) or give each name its own tensor"});
+      throw UsageError(
+          {.code = Code::kTieNotShared,
+           .what = "names that should be two tensors are one",
+           .where = concat(entry->second, " and ", named.fqn),
+           .why = "the module registers one tensor under both names, the registry holds them apart",
+           .fix = "build the registry from the module (TieRegistry::of) or give each name its own tensor"});
     }
   }
 }

@@ -3,7 +3,8 @@
 // Proves that names which are held to be tied are one tensor object, not two that are equal.
 //
 // Flow:   make_model, load, fsdp, examples -> [this]
-// Source: the write-ups' TieResolver.validate_shared_object; there it looks the alias up in Python's named_parameters(),
+// Source: the write-ups' TieResolver.validate_shared_object; there it looks the alias up in Python's
+// named_parameters(),
 //         which never lists it, so that it cannot fail. This one can.
 
 #pragma once

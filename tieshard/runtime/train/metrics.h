@@ -16,12 +16,12 @@ namespace tieshard {
 
 /// One optimizer step of the whole mesh.
 struct StepMetrics {
-  std::int64_t step = 0;    ///< from 1
-  double loss = 0;          ///< nats per target, mean over all targets of the global batch, before the step
-  double grad_norm = 0;     ///< before clipping
+  std::int64_t step = 0; ///< from 1
+  double loss = 0;       ///< nats per target, mean over all targets of the global batch, before the step
+  double grad_norm = 0;  ///< before clipping
   double lr = 0;
-  std::int64_t tokens = 0;  ///< of the global batch
-  double seconds = 0;       ///< of the slowest rank
+  std::int64_t tokens = 0; ///< of the global batch
+  double seconds = 0;      ///< of the slowest rank
 };
 
 /// Memory of one rank, in bytes (peak resident set at three moments).
@@ -51,7 +51,8 @@ class MetricsFile {
   std::ofstream file_;
 };
 
-/// The summary as JSON text: load_s, ranks [{rank, rss_before_load_mib, rss_after_load_mib, rss_peak_mib}], step_s, losses.
+/// The summary as JSON text: load_s, ranks [{rank, rss_before_load_mib, rss_after_load_mib, rss_peak_mib}], step_s,
+/// losses.
 std::string to_json(const RunSummary& summary);
 
 } // namespace tieshard

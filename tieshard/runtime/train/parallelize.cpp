@@ -31,8 +31,10 @@ ParallelModel parallelize(const std::filesystem::path& directory,
     const Family& family = require_family(config);
     ties = TieRegistry::of(*checkpoint, family.table(config));
     model = make_model(config, ties, {.device = at::kMeta, .dtype = options.param_dtype});
-    plan = ShardPlan::build(
-        parameter_table(*model), ties, mesh.size(), {.policy = options.shard_dim, .dims = {}, .units = family.units(config)});
+    plan = ShardPlan::build(parameter_table(*model),
+                            ties,
+                            mesh.size(),
+                            {.policy = options.shard_dim, .dims = {}, .units = family.units(config)});
   });
   LoadLedger ledger = load_shards(*model, *checkpoint, plan, mesh, options.load);
   std::shared_ptr<FsdpState> state;

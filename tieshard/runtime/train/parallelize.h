@@ -39,8 +39,11 @@ struct ParallelModel {
 };
 
 /// Every rank of `mesh` must call it with the same arguments.
-/// @throws whatever Checkpoint::open, TieRegistry::of, make_model, ShardPlan::build, load_shards and fully_shard throw; on
+/// @throws whatever Checkpoint::open, TieRegistry::of, make_model, ShardPlan::build, load_shards and fully_shard throw;
+/// on
 ///         ranks where nothing failed PeerError peer-failed
-ParallelModel parallelize(const std::filesystem::path& directory, const DeviceMesh& mesh, const ParallelizeOptions& options);
+ParallelModel parallelize(const std::filesystem::path& directory,
+                          const DeviceMesh& mesh,
+                          const ParallelizeOptions& options);
 
 } // namespace tieshard

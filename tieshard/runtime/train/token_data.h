@@ -59,7 +59,7 @@ class TokenData {
   TokenDataOptions options_;
   std::int64_t tokens_;
   std::int64_t samples_;
-  std::int64_t epoch_ = -1;               ///< whose order `order_` is
+  std::int64_t epoch_ = -1; ///< whose order `order_` is
   std::vector<std::int64_t> order_;
 };
 

@@ -36,7 +36,7 @@ struct TrainConfig {
   bool reshard_after_forward = true;
   bool shuffle = true;
   std::uint64_t seed = 0;
-  int threads = 1;             ///< of this rank: compute and reading
+  int threads = 1; ///< of this rank: compute and reading
   TokenDtype data_dtype = TokenDtype::kUint16;
 };
 

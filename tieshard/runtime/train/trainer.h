@@ -17,7 +17,8 @@
 
 namespace tieshard {
 
-/// Who wants to know how a run goes; called on rank 0 only, from its main thread (on_load_progress from a reader thread).
+/// Who wants to know how a run goes; called on rank 0 only, from its main thread (on_load_progress from a reader
+/// thread).
 struct TrainObserver {
   std::function<void(std::uint64_t bytes)> on_load_progress{}; ///< of rank 0's slices
   std::function<void(const ParallelModel&, double seconds)> on_load{};
@@ -25,9 +26,9 @@ struct TrainObserver {
   std::function<void(const ExportReport&)> on_export{};
 };
 
-/// Backward of this rank's part of one global batch: the mean cross entropy over the targets of all ranks together, so that
-/// ranks may hold unequal numbers of targets, none included. Gradients of the sharded parameters are those of the global
-/// mean. A collective; every rank must call it. Pre: the model was sharded with gradient_divide_factor 1.
+/// Backward of this rank's part of one global batch: the mean cross entropy over the targets of all ranks together, so
+/// that ranks may hold unequal numbers of targets, none included. Gradients of the sharded parameters are those of the
+/// global mean. A collective; every rank must call it. Pre: the model was sharded with gradient_divide_factor 1.
 ///
 /// @param labels  int64 [B, T], kIgnoredLabel where there is no target; a rank without data of its own passes any one
 ///                sequence with no target
