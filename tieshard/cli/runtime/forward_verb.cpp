@@ -34,7 +34,7 @@ struct ForwardFlags {
   std::filesystem::path tokens;
   std::filesystem::path out;
   std::string dtype = "float32";
-  std::string data_dtype = "uint16";
+  std::string data_dtype = "auto";
   std::int64_t count = 0;
 };
 
@@ -94,7 +94,7 @@ void require_labels(const Inputs& inputs, std::int64_t vocab, const std::string&
 
 Inputs read_inputs(const ForwardFlags& flags, std::int64_t vocab) {
   if (flags.tokens.extension() != ".safetensors") {
-    const TokenDtype dtype = flags.data_dtype == "uint32" ? TokenDtype::kUint32 : TokenDtype::kUint16;
+    const TokenDtype dtype = token_dtype_flag(flags.data_dtype);
     return {TokenData::open(flags.tokens, {.dtype = dtype, .sequence = 1, .vocab_size = vocab}).head(flags.count), {}};
   }
   const SafetensorsFile file = SafetensorsFile::open(flags.tokens);
@@ -160,9 +160,7 @@ void add_forward(CLI::App& app, Verb& chosen, const std::vector<std::string>& ar
   verb->add_option("--tokens", flags->tokens, "Raw token file, or safetensors with input_ids")->required();
   verb->add_option("--out", flags->out, "File for the logits")->required();
   verb->add_option("--count", flags->count, "First tokens of a raw file to use; 0: all")->capture_default_str();
-  verb->add_option("--data-dtype", flags->data_dtype, "Of a raw token file")
-      ->check(CLI::IsMember({"uint16", "uint32"}))
-      ->capture_default_str();
+  add_token_dtype_flag(*verb, flags->data_dtype);
   verb->add_option("--dtype", flags->dtype, "Of parameters and computation")->capture_default_str();
   add_rank_flags(*verb, flags->ranks);
   verb->footer(kForwardExamples);

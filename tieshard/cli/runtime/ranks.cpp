@@ -18,23 +18,34 @@ bool only_followed(const Diagnostic& diagnostic) {
   return diagnostic.code == Code::kPeerFailed || diagnostic.code == Code::kCollectiveFailed;
 }
 
+/// A rank that only followed says so in one line, after the cause.
+void report_follower(const Console& console, const Diagnostic& diagnostic) {
+  std::this_thread::sleep_for(kFollowerDelay);
+  console.err.text << concat(diagnostic.where, " stopped: ", diagnostic.why, " [", id(diagnostic.code), "]\n");
+  console.err.text.flush();
+}
+
+/// What a rank found itself, with the rank's number where there are several.
+void report_own(const Console& console, const DeviceMesh& mesh, Diagnostic diagnostic) {
+  if (mesh.size() > 1 && !diagnostic.where.starts_with("rank ")) {
+    diagnostic.where = diagnostic.where.empty() ? mesh.where() : concat(mesh.where(), ", ", diagnostic.where);
+  }
+  print_diagnostic(console.err, diagnostic);
+  console.err.text.flush();
+}
+
 /// The body of one rank. `mesh` outlives the report, so that the others cannot notice the end before it is printed.
 int be_rank(const DeviceMesh& mesh, const Console& console, const std::function<void(const DeviceMesh&)>& work) {
   return run_verb(
       [&]() -> int {
         try {
           work(mesh);
+          return kExitSuccess;
         } catch (const Error& error) {
-          if (!only_followed(error.diagnostic())) {
-            throw;
-          }
-          std::this_thread::sleep_for(kFollowerDelay);
           const Diagnostic& diagnostic = error.diagnostic();
-          console.err.text << concat(diagnostic.where, " stopped: ", diagnostic.why, " [", id(diagnostic.code), "]\n");
-          console.err.text.flush();
-          return kExitPeer;
+          only_followed(diagnostic) ? report_follower(console, diagnostic) : report_own(console, mesh, diagnostic);
+          return exit_status(error);
         }
-        return kExitSuccess;
       },
       console);
 }
@@ -88,6 +99,17 @@ at::ScalarType dtype_flag(const std::string& flag, const std::string& text) {
                       .fix = concat("write ", flag, " float32")});
   }
   return to_torch(*dtype);
+}
+
+TokenDtype token_dtype_flag(const std::string& text) {
+  return text == "uint16" ? TokenDtype::kUint16 : text == "uint32" ? TokenDtype::kUint32 : TokenDtype::kAuto;
+}
+
+void add_token_dtype_flag(CLI::App& verb, std::string& text) {
+  verb.add_option(
+          "--data-dtype", text, "Of a raw token file; auto: uint16 up to 65,536 tokens of vocabulary, else uint32")
+      ->check(CLI::IsMember({"auto", "uint16", "uint32"}))
+      ->capture_default_str();
 }
 
 void require_at_least(const std::string& flag, std::int64_t value, std::int64_t least) {

@@ -15,6 +15,7 @@
 
 #include "tieshard/cli/report.h"
 #include "tieshard/runtime/mesh/device_mesh.h"
+#include "tieshard/runtime/train/token_data.h"
 
 namespace CLI {
 class App;
@@ -44,6 +45,12 @@ int run_ranks(const RankFlags& flags,
 
 /// "float32", "bfloat16", ... @throws InputError bad-flag naming `flag`
 at::ScalarType dtype_flag(const std::string& flag, const std::string& text);
+
+/// "uint16", "uint32" or "auto".
+TokenDtype token_dtype_flag(const std::string& text);
+
+/// Adds --data-dtype.
+void add_token_dtype_flag(CLI::App& verb, std::string& text);
 
 /// A flag that has to be at least `least`. @throws InputError bad-flag
 void require_at_least(const std::string& flag, std::int64_t value, std::int64_t least);

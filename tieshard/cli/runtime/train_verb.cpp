@@ -31,7 +31,7 @@ struct TrainFlags {
   TrainConfig config;
   std::string param_dtype = "float32";
   std::string compute_dtype{};
-  std::string data_dtype = "uint16";
+  std::string data_dtype = "auto";
   std::string shard_dim = "last";
   bool no_shuffle = false;
   bool no_reshard = false;
@@ -61,7 +61,7 @@ TrainConfig checked(const TrainFlags& flags) {
   config.param_dtype = dtype_flag("--param-dtype", flags.param_dtype);
   config.compute_dtype =
       flags.compute_dtype.empty() ? config.param_dtype : dtype_flag("--compute-dtype", flags.compute_dtype);
-  config.data_dtype = flags.data_dtype == "uint32" ? TokenDtype::kUint32 : TokenDtype::kUint16;
+  config.data_dtype = token_dtype_flag(flags.data_dtype);
   config.shard_dim = flags.shard_dim == "first" ? ShardDimPolicy::kFirst : ShardDimPolicy::kLast;
   config.shuffle = !flags.no_shuffle;
   config.reshard_after_forward = !flags.no_reshard;
@@ -170,9 +170,7 @@ void add_train(CLI::App& app, Verb& chosen, const std::vector<std::string>& argu
   CLI::App* verb = app.add_subcommand("train", "Train a model over ranks and export it");
   verb->add_option("--model", config.model, "Hugging Face checkpoint directory")->required();
   verb->add_option("--data", config.data, "Token file")->required();
-  verb->add_option("--data-dtype", flags->data_dtype, "Of the token file")
-      ->check(CLI::IsMember({"uint16", "uint32"}))
-      ->capture_default_str();
+  add_token_dtype_flag(*verb, flags->data_dtype);
   verb->add_option("--out", config.out, "Directory for the run; must not hold one")->required();
   add_rank_flags(*verb, flags->ranks);
   verb->add_option("--steps", config.steps, "Optimizer steps")->capture_default_str();

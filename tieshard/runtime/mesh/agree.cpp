@@ -1,5 +1,6 @@
 #include "tieshard/runtime/mesh/agree.h"
 
+#include <algorithm>
 #include <exception>
 #include <string>
 #include <vector>
@@ -19,18 +20,23 @@ void agree(const DeviceMesh& mesh, std::string_view stage, const std::function<v
     message = error.what();
   }
   const std::vector<std::string> messages = all_gather_text(mesh, message);
-  if (failure) {
+  const auto first = std::ranges::find_if(messages, [](const std::string& text) { return !text.empty(); });
+  if (first == messages.end()) {
+    return;
+  }
+  const auto first_rank = first - messages.begin();
+  const bool reported_elsewhere = *first == message && first_rank < mesh.rank();
+  if (failure && !reported_elsewhere) {
     std::rethrow_exception(failure);
   }
-  for (std::size_t rank = 0; rank < messages.size(); ++rank) {
-    if (!messages[rank].empty()) {
-      throw PeerError({.code = Code::kPeerFailed,
-                       .what = "another rank failed first",
-                       .where = concat(mesh.where(), ", stage ", stage),
-                       .why = concat("rank ", rank, " says: ", messages[rank].substr(0, messages[rank].find('\n'))),
-                       .fix = concat("mend what rank ", rank, " reports; this rank only followed")});
-    }
-  }
+  throw PeerError({.code = Code::kPeerFailed,
+                   .what = "another rank failed first",
+                   .where = concat(mesh.where(), ", stage ", stage),
+                   .why = concat("rank ",
+                                 first_rank,
+                                 reported_elsewhere ? " says the same: " : " says: ",
+                                 first->substr(0, first->find('\n'))),
+                   .fix = concat("mend what rank ", first_rank, " reports; this rank only followed")});
 }
 
 } // namespace tieshard

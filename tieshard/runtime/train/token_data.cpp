@@ -1,5 +1,6 @@
 #include "tieshard/runtime/train/token_data.h"
 
+#include <algorithm>
 #include <cstring>
 #include <numeric>
 #include <random>
@@ -23,7 +24,11 @@ std::int64_t width(TokenDtype dtype) {
 TokenData::TokenData(File file, const TokenDataOptions& options, std::int64_t tokens)
     : file_(std::move(file)), options_(options), tokens_(tokens), samples_(tokens / options.sequence) {}
 
-TokenData TokenData::open(const std::filesystem::path& path, const TokenDataOptions& options) {
+TokenData TokenData::open(const std::filesystem::path& path, const TokenDataOptions& given) {
+  TokenDataOptions options = given;
+  if (options.dtype == TokenDtype::kAuto) {
+    options.dtype = options.vocab_size > 65536 ? TokenDtype::kUint32 : TokenDtype::kUint16;
+  }
   File file = File::open_for_reading(path);
   const auto bytes = static_cast<std::int64_t>(file.size());
   if (bytes % width(options.dtype) != 0) {
@@ -41,7 +46,32 @@ TokenData TokenData::open(const std::filesystem::path& path, const TokenDataOpti
                       .why = concat("expected at least one sequence of ", options.sequence, " tokens, got ", tokens),
                       .fix = "give a longer file or a smaller --seq"});
   }
-  return TokenData(std::move(file), options, tokens);
+  TokenData data(std::move(file), options, tokens);
+  data.refuse_wider_tokens();
+  return data;
+}
+
+/// Read as uint16, the upper half of every small uint32 token is a token 0: half of the text, and nothing else would
+/// tell.
+void TokenData::refuse_wider_tokens() const {
+  const std::int64_t looked_at = std::min<std::int64_t>(tokens_, 4096);
+  if (options_.dtype != TokenDtype::kUint16 || looked_at < 64) {
+    return;
+  }
+  std::vector<std::uint16_t> start(static_cast<std::size_t>(looked_at));
+  file_.read_at(0, std::as_writable_bytes(std::span(start)));
+  bool odd_zero = true;
+  bool even_zero = true;
+  for (std::size_t index = 0; index < start.size(); ++index) {
+    (index % 2 == 1 ? odd_zero : even_zero) &= start[index] == 0;
+  }
+  if (odd_zero && !even_zero) {
+    throw InputError({.code = Code::kDataMalformed,
+                      .what = "a token file looks like uint32 and is read as uint16",
+                      .where = file_.path().string(),
+                      .why = concat("every second of the first ", looked_at, " tokens is 0"),
+                      .fix = "give --data-dtype uint32"});
+  }
 }
 
 void TokenData::read(std::int64_t first, std::int64_t count, std::int64_t* out) const {

@@ -17,10 +17,11 @@
 
 namespace tieshard {
 
-enum class TokenDtype { kUint16, kUint32 };
+/// kAuto: uint16 for a vocabulary of up to 65,536 tokens, uint32 for a larger one.
+enum class TokenDtype { kAuto, kUint16, kUint32 };
 
 struct TokenDataOptions {
-  TokenDtype dtype = TokenDtype::kUint16;
+  TokenDtype dtype = TokenDtype::kAuto;
   std::int64_t sequence = 1024; ///< tokens of one sample
   std::int64_t vocab_size = 0;  ///< tokens have to be below
   bool shuffle = true;
@@ -31,8 +32,8 @@ struct TokenDataOptions {
 /// epoch is a permutation that depends on seed and epoch only.
 class TokenData {
  public:
-  /// @throws InputError file-not-found, data-malformed (a size that is no whole number of tokens), data-too-short (less
-  ///         than one sample)
+  /// @throws InputError file-not-found, data-malformed (a size that is no whole number of tokens; a uint32 file read as
+  ///         uint16), data-too-short (less than one sample)
   static TokenData open(const std::filesystem::path& path, const TokenDataOptions& options);
 
   /// Token ids int64 [batch, sequence] of `rank` of `ranks` at `step` (from 0): the global batch of a step is the next
@@ -52,6 +53,7 @@ class TokenData {
 
  private:
   TokenData(File file, const TokenDataOptions& options, std::int64_t tokens);
+  void refuse_wider_tokens() const;
   void read(std::int64_t first, std::int64_t count, std::int64_t* out) const;
   std::int64_t sample(std::int64_t position);
 

@@ -37,7 +37,7 @@ struct TrainConfig {
   bool shuffle = true;
   std::uint64_t seed = 0;
   int threads = 1; ///< of this rank: compute and reading
-  TokenDtype data_dtype = TokenDtype::kUint16;
+  TokenDtype data_dtype = TokenDtype::kAuto;
 };
 
 } // namespace tieshard

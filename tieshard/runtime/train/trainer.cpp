@@ -11,6 +11,7 @@
 
 #include "tieshard/core/base/error.h"
 #include "tieshard/core/base/file.h"
+#include "tieshard/core/families/family.h"
 #include "tieshard/runtime/mesh/agree.h"
 #include "tieshard/runtime/mesh/collectives.h"
 #include "tieshard/runtime/optim/clip_grad_norm.h"
@@ -88,7 +89,10 @@ void gather_memory(const DeviceMesh& mesh, const RankMemory& mine, RunSummary& s
   }
 }
 
-TokenData open_data(const TrainConfig& config, const Checkpoint& checkpoint) {
+/// Before anything is loaded, so that a wrong path shows in milliseconds.
+TokenData open_data(const TrainConfig& config) {
+  const Checkpoint checkpoint = Checkpoint::open(config.model);
+  require_family(checkpoint.config());
   return TokenData::open(config.data,
                          {.dtype = config.data_dtype,
                           .sequence = config.sequence,
@@ -101,12 +105,11 @@ TokenData open_data(const TrainConfig& config, const Checkpoint& checkpoint) {
 void run_steps(const TrainConfig& config,
                const DeviceMesh& mesh,
                ParallelModel& parallel,
+               TokenData& data,
                const TrainObserver& observer,
                RunSummary& summary) {
-  std::optional<TokenData> data;
   std::optional<MetricsFile> file;
-  agree(mesh, "data", [&] {
-    data.emplace(open_data(config, parallel.checkpoint));
+  agree(mesh, "metrics", [&] {
     if (mesh.rank() == 0) {
       file.emplace(config.out / "metrics.jsonl");
     }
@@ -120,7 +123,7 @@ void run_steps(const TrainConfig& config,
   for (std::int64_t step = 0; step < config.steps; ++step) {
     const Clock::time_point start = Clock::now();
     at::Tensor ids;
-    agree(mesh, "data", [&] { ids = data->batch(step, config.batch, mesh.rank(), mesh.size()); });
+    agree(mesh, "data", [&] { ids = data.batch(step, config.batch, mesh.rank(), mesh.size()); });
     StepMetrics metrics{.step = step + 1, .lr = config.lr, .tokens = config.batch * config.sequence * mesh.size()};
     metrics.loss = backward_global_mean(*parallel.model, mesh, ids, ids);
     metrics.grad_norm = clip_grad_norm(*parallel.state, config.clip);
@@ -160,7 +163,9 @@ double backward_global_mean(CausalLm& model, const DeviceMesh& mesh, const at::T
 
 RunSummary train(const TrainConfig& config, const DeviceMesh& mesh, const TrainObserver& observer) {
   at::set_num_threads(config.threads);
-  agree(mesh, "output", [&] {
+  std::optional<TokenData> data;
+  agree(mesh, "inputs", [&] {
+    data.emplace(open_data(config));
     if (mesh.rank() == 0) {
       make_output(config);
     }
@@ -174,7 +179,7 @@ RunSummary train(const TrainConfig& config, const DeviceMesh& mesh, const TrainO
   if (mesh.rank() == 0 && observer.on_load) {
     observer.on_load(parallel, summary.load_seconds);
   }
-  run_steps(config, mesh, parallel, observer, summary);
+  run_steps(config, mesh, parallel, *data, observer, summary);
   const ExportReport report = export_hf(*parallel.state, parallel.checkpoint, config.out / "export");
   memory.end = peak_resident_bytes();
   gather_memory(mesh, memory, summary);
