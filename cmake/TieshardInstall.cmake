@@ -12,8 +12,7 @@ get_property(program_targets GLOBAL PROPERTY TIESHARD_PROGRAMS)
 add_custom_target(programs DEPENDS ${program_targets})
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/tieshard)
 set(components core)
-get_property(empty_rooms GLOBAL PROPERTY TIESHARD_EMPTY_ROOMS)
-if(TIESHARD_RUNTIME AND NOT empty_rooms MATCHES "runtime")
+if(TIESHARD_RUNTIME)
   list(APPEND components runtime)
 endif()
 
@@ -30,10 +29,8 @@ foreach(component IN LISTS components)
   install(EXPORT tieshard_${component}_targets NAMESPACE tieshard:: DESTINATION ${package_dir})
 endforeach()
 
-if(program_targets)
-  set_target_properties(${program_targets} PROPERTIES INSTALL_RPATH_USE_LINK_PATH ON)
-  install(TARGETS ${program_targets} RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
-endif()
+set_target_properties(${program_targets} PROPERTIES INSTALL_RPATH_USE_LINK_PATH ON)
+install(TARGETS ${program_targets} RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 
 configure_package_config_file(
   ${PROJECT_SOURCE_DIR}/cmake/tieshardConfig.cmake.in ${PROJECT_BINARY_DIR}/tieshardConfig.cmake

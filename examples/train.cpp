@@ -1,14 +1,14 @@
 // examples/train.cpp
 //
 // The whole walk, as a program that trains from C++ meets it: open, tie, plan, load, shard, step, export. README.md
-// shows the part between the two marks; a test keeps both equal.
+// shows the part between the two marks; a test keeps both equal, another one runs it.
 //
-// Flow: CHECKPOINT_DIR OUT_DIR (under torchrun's variables, or one rank) -> [this] -> OUT_DIR
+// Flow: MODEL_DIR TOKENS OUT_DIR (under torchrun, Slurm or mpirun, or alone) -> [this] -> OUT_DIR
 
-#include <cstdlib>
 #include <iostream>
+#include <string>
 
-#include <torch/torch.h>
+#include <torch/optim/adamw.h>
 
 #include "tieshard/core/checkpoint/checkpoint.h"
 #include "tieshard/core/families/family.h"
@@ -18,25 +18,55 @@
 #include "tieshard/runtime/load/shard_loader.h"
 #include "tieshard/runtime/mesh/device_mesh.h"
 #include "tieshard/runtime/models/make_model.h"
+#include "tieshard/runtime/optim/optimizer_guard.h"
+#include "tieshard/runtime/state/hf_export.h"
 #include "tieshard/runtime/tensors/validate_shared_object.h"
+#include "tieshard/runtime/train/token_data.h"
+#include "tieshard/runtime/train/trainer.h"
 
 namespace tieshard {
+namespace {
 
-void train(const std::string& dir) {
+void walk(const std::string& model_dir, const std::string& tokens, const std::string& out_dir) {
   // README: begin
-  const auto checkpoint = Checkpoint::open(dir); // config and headers only, validated
+  const auto checkpoint = Checkpoint::open(model_dir); // headers only; validated
   const auto& config = checkpoint.config();
   const auto& family = require_family(config);
   const auto table = family.table(config);              // names and shapes, from config.json alone
   const auto ties = TieRegistry::of(checkpoint, table); // with the evidence for each tie
-  const auto mesh = DeviceMesh::from_environment();     // torchrun, Slurm, mpirun, or one rank
+  const auto mesh = DeviceMesh::from_environment();     // torchrun, Slurm, mpirun or one rank
   const auto plan = ShardPlan::build(table, ties, mesh.size(), {.units = family.units(config)});
 
-  auto model = make_model(config, ties);                           // on meta: shapes without bytes
+  const auto model = make_model(config, ties);                     // on meta: shapes without bytes
   const auto ledger = load_shards(*model, checkpoint, plan, mesh); // this rank's slices only, each storage once
-  fully_shard(*model, plan, mesh, {.mp_policy = {.param_dtype = torch::kBFloat16}});
-  validate_shared_object(*model, ties); // embedding and head are still one tensor
+  const auto state = fully_shard(*model, plan, mesh, {.gradient_divide_factor = 1.0});
+  auto optimizer = OptimizerGuard(state).build<torch::optim::AdamW>(torch::optim::AdamWOptions(1e-3));
+
+  auto data = TokenData::open(tokens, {.sequence = 32, .vocab_size = config.integer("vocab_size")});
+  for (std::int64_t step = 0; step < 10; ++step) {
+    const auto ids = data.batch(step, /*batch=*/2, mesh.rank(), mesh.size());
+    const double loss = backward_global_mean(*model, mesh, ids, ids); // the mean over the targets of all ranks
+    optimizer.step();
+    optimizer.zero_grad();
+    std::cout << mesh.where() << " step " << step << " loss " << loss << "\n";
+  }
+  validate_shared_object(*model, ties);   // embedding and head are still one tensor
+  export_hf(*state, checkpoint, out_dir); // each storage once; read back before it appears
   // README: end
 }
 
+} // namespace
 } // namespace tieshard
+
+int main(int count, char** arguments) {
+  if (count != 4) {
+    std::cerr << "usage: " << arguments[0] << " MODEL_DIR TOKENS OUT_DIR\n";
+    return 2;
+  }
+  try {
+    tieshard::walk(arguments[1], arguments[2], arguments[3]);
+  } catch (const tieshard::Error& error) {
+    std::cerr << error.what() << "\n";
+    return 1;
+  }
+}
