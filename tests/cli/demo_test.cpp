@@ -95,8 +95,10 @@ TEST(OwnDocuments, AreTheInstalledOnesWhereThereIsNoSourceTree) {
   const CheckpointFixture folder;
   EXPECT_THAT(own_documents(folder.path() / "usr/bin/tieshard"), IsEmpty());
   write(folder.path() / "usr/share/doc/tieshard/README.md", "");
+  write(folder.path() / "usr/share/doc/tieshard/docs/terms.md", "");
   EXPECT_THAT(own_documents(folder.path() / "usr/bin/tieshard"),
-              ElementsAre(folder.path() / "usr/share/doc/tieshard/README.md"));
+              ElementsAre(folder.path() / "usr/share/doc/tieshard/README.md",
+                          folder.path() / "usr/share/doc/tieshard/docs/terms.md"));
 }
 
 TEST(ByteTokens, AreTheBytesInOrderAsLittleEndianPairs) {

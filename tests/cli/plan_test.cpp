@@ -88,6 +88,21 @@ TEST_F(PlanVerb, CountsMemoryInTheParameterDtype) {
   EXPECT_EQ(half["read_bytes"], 392); // the files stay as they are
 }
 
+TEST_F(PlanVerb, CountsWhatAStepExchanges) {
+  // The root unit has 28 elements, the layer 168. On 2 ranks each receives the other half, the layer's parameters
+  // twice.
+  const auto two = plan({"--ranks", "2", "--json"}).json()["step"];
+  EXPECT_EQ(two["all_gather_bytes"], 4 * (14 + 2 * 84));
+  EXPECT_EQ(two["reduce_scatter_bytes"], 4 * (14 + 84));
+  EXPECT_EQ(two["in_flight_bytes"], 4 * (28 + 168));
+  // On 3 ranks parts of 2 of 4 and of 3 of 8 come from each of the two others: 14 of the root, 68 + 12 of the layer.
+  const auto three = plan({"--ranks", "3", "--json"}).json()["step"];
+  EXPECT_EQ(three["reduce_scatter_bytes"], 4 * 2 * (14 + 68 + 12));
+  const auto one = plan({"--ranks", "1", "--json"}).json()["step"];
+  EXPECT_EQ(one["all_gather_bytes"], 0);
+  EXPECT_EQ(one["reduce_scatter_bytes"], 0);
+}
+
 TEST_F(PlanVerb, RefusesTheVocabDimensionOfATiedWeightByEitherName) {
   for (const char* flag : {"model.embed_tokens.weight=0", "lm_head.weight=0", "lm_head.weight=-2"}) {
     const Answer answer = plan({"--ranks", "2", "--dim", flag});

@@ -36,7 +36,9 @@ std::vector<fs::path> own_documents(const fs::path& program) {
     }
   }
   if (found.empty()) {
-    add_markdown_of(program.parent_path().parent_path() / "share" / "doc" / "tieshard", found);
+    const fs::path installed = program.parent_path().parent_path() / "share" / "doc" / "tieshard";
+    add_markdown_of(installed, found);
+    add_markdown_of(installed / "docs", found);
   }
   std::sort(found.begin(), found.end());
   return found;

@@ -1,5 +1,7 @@
 #include "tieshard/cli/plan_summary.h"
 
+#include <algorithm>
+
 #include "tieshard/core/plan/read_plan.h"
 
 namespace tieshard::cli {
@@ -26,6 +28,30 @@ RankGroup group_of(const ShardPlan& plan, std::int64_t rank, const ReadPlan& rea
   return group;
 }
 
+StepTraffic traffic_of(const ShardPlan& plan) {
+  StepTraffic traffic;
+  std::uint64_t largest = 0;
+  for (std::size_t u = 0; u < plan.units().size(); ++u) {
+    std::uint64_t whole = 0;
+    std::uint64_t received = 0;
+    for (const std::size_t i : plan.units()[u].parameters) {
+      const ShardedParameter& parameter = plan.parameters()[i];
+      whole += bytes_in_memory(numel(parameter.shape), parameter.dtype);
+      if (parameter.dim >= 0) {
+        received += static_cast<std::uint64_t>(plan.ranks() - 1) *
+                    bytes_in_memory(numel(plan.local_shape(parameter, 0)), parameter.dtype);
+      }
+    }
+    const bool is_root = u == 0;
+    traffic.all_gather_bytes += is_root ? received : 2 * received;
+    traffic.reduce_scatter_bytes += received;
+    traffic.in_flight_bytes += is_root ? whole : 0;
+    largest = is_root ? largest : std::max(largest, whole);
+  }
+  traffic.in_flight_bytes += largest;
+  return traffic;
+}
+
 } // namespace
 
 std::uint64_t bytes_in_memory(std::int64_t elements, DType dtype) {
@@ -34,6 +60,7 @@ std::uint64_t bytes_in_memory(std::int64_t elements, DType dtype) {
 
 PlanSummary summarize(const Checkpoint& checkpoint, const ShardPlan& plan) {
   PlanSummary summary;
+  summary.step = traffic_of(plan);
   std::vector<std::int64_t> last_sizes;
   for (std::int64_t rank = 0; rank < plan.ranks(); ++rank) {
     std::vector<std::int64_t> sizes = part_sizes(plan, rank);

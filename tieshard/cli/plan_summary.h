@@ -28,9 +28,18 @@ struct RankGroup {
   }
 };
 
-/// Indices into ShardPlan::parameters(). A parameter is in at most one of the lists.
+/// What the ranks exchange in one training step, as bytes that each rank receives, in the parameter dtype. Parts are
+/// sent in the size of the largest; the root unit is gathered once, the others for the forward and for the backward.
+struct StepTraffic {
+  std::uint64_t all_gather_bytes = 0;
+  std::uint64_t reduce_scatter_bytes = 0;
+  std::uint64_t in_flight_bytes = 0; ///< whole parameters held at a time: the root unit and the largest other one
+};
+
+/// The lists are indices into ShardPlan::parameters(). A parameter is in at most one of the lists.
 struct PlanSummary {
   std::vector<RankGroup> ranks;
+  StepTraffic step;
   std::vector<std::size_t> uneven;     ///< parts differ in size, none is empty
   std::vector<std::size_t> empty;      ///< some ranks hold nothing of it
   std::vector<std::size_t> replicated; ///< 0-dim: whole on every rank

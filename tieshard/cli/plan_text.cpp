@@ -154,6 +154,25 @@ void print_facts(const ShardPlan& plan, const PlanSummary& summary, const Stream
   facts.print(out);
 }
 
+void print_step(const ShardPlan& plan, const StepTraffic& step, const Stream& out) {
+  const std::string dtype = concat(" (", name(memory_dtype(plan)), ")");
+  Table table({{}, {}});
+  table.add({"each step",
+             concat("a rank receives ",
+                    format_bytes(step.all_gather_bytes),
+                    " by all_gather and ",
+                    format_bytes(step.reduce_scatter_bytes),
+                    " by reduce_scatter",
+                    dtype)});
+  table.add({"in flight",
+             concat("a rank holds at most ",
+                    format_bytes(step.in_flight_bytes),
+                    " of gathered parameters",
+                    dtype,
+                    ": the root and one more unit")});
+  table.print(out);
+}
+
 OrderedJson names_of(const ShardPlan& plan, const std::vector<std::size_t>& which) {
   OrderedJson names = OrderedJson::array();
   for (const std::size_t i : which) {
@@ -224,6 +243,8 @@ void print_plan(const ModelView& view,
   print_ranks(plan, summary, out);
   out.text << "\n";
   print_facts(plan, summary, out);
+  out.text << "\n";
+  print_step(plan, summary.step, out);
 }
 
 void print_parameters(const ShardPlan& plan, const Stream& out) {
@@ -251,6 +272,10 @@ OrderedJson plan_document(const ModelView& view,
           {"parameters", parameter_entries(plan)},
           {"units", unit_entries(plan)},
           {"per_rank", rank_entries(summary)},
+          {"step",
+           {{"all_gather_bytes", summary.step.all_gather_bytes},
+            {"reduce_scatter_bytes", summary.step.reduce_scatter_bytes},
+            {"in_flight_bytes", summary.step.in_flight_bytes}}},
           {"groups", to_json(plan.ties().groups())},
           {"uneven", names_of(plan, summary.uneven)},
           {"empty", names_of(plan, summary.empty)},

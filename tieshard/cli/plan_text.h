@@ -26,7 +26,7 @@ void print_plan(const ModelView& view,
 void print_parameters(const ShardPlan& plan, const Stream& out);
 
 /// {"architecture", "ranks", "shard_dim", "param_dtype", "parameters": [...], "units": [...], "per_rank": [...],
-/// "groups": [...], "uneven", "empty", "replicated", "findings"}
+/// "step", "groups": [...], "uneven", "empty", "replicated", "findings"}
 OrderedJson plan_document(const ModelView& view,
                           const ShardPlan& plan,
                           const PlanSummary& summary,
