@@ -37,6 +37,17 @@ struct TrainFlags {
   bool no_reshard = false;
 };
 
+/// Small gradients are 0 in float16: training in it needs loss scaling, which is not there.
+void refuse_float16(const char* flag, const std::string& text) {
+  if (dtype_from_torch_name(text) == DType::kF16) {
+    throw InputError({.code = Code::kBadFlag,
+                      .what = "float16 cannot be trained in without loss scaling",
+                      .where = flag,
+                      .why = concat("expected float32, bfloat16 or float64, got ", text),
+                      .fix = concat("use ", flag, " bfloat16")});
+  }
+}
+
 TrainConfig checked(const TrainFlags& flags) {
   TrainConfig config = flags.config;
   require_at_least("--steps", config.steps, 0);
@@ -57,6 +68,10 @@ TrainConfig checked(const TrainFlags& flags) {
                       .where = "--clip",
                       .why = concat("expected a number above 0, got ", config.clip),
                       .fix = "give the largest gradient norm, e.g. 1.0, or leave --clip out"});
+  }
+  for (const auto& [flag, text] :
+       {std::pair{"--param-dtype", flags.param_dtype}, {"--compute-dtype", flags.compute_dtype}}) {
+    refuse_float16(flag, text);
   }
   config.param_dtype = dtype_flag("--param-dtype", flags.param_dtype);
   config.compute_dtype =

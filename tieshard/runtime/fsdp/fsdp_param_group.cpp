@@ -92,6 +92,19 @@ void FsdpParamGroup::post_backward() {
   mesh_.size() == 1 ? finish_alone() : reduce();
 }
 
+void FsdpParamGroup::abandon_backward() {
+  if (in_backward_) {
+    in_backward_ = false;
+    for (FsdpParam& parameter : parameters_) {
+      parameter.take_whole_gradient();
+    }
+    reshard();
+    for (FsdpParam& parameter : parameters_) {
+      parameter.put_sharded_gradient({});
+    }
+  }
+}
+
 /// One rank: nothing to sum.
 void FsdpParamGroup::finish_alone() {
   std::vector<at::Tensor> gradients;

@@ -56,9 +56,8 @@ class FsdpParamGroup {
   /// zero.
   void post_backward();
 
-  bool in_backward() const noexcept {
-    return in_backward_;
-  }
+  /// Ends a backward pass that threw: drops the whole gradients, puts the sharded ones back. No communication.
+  void abandon_backward();
 
  private:
   void gather();

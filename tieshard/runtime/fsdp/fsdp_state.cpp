@@ -50,6 +50,9 @@ at::Tensor FsdpState::run(torch::nn::Module& unit, const at::Tensor& input, cons
   }
   FsdpParamGroup& group = *found->second;
   const bool is_root = found->second == groups_.front().get();
+  if (is_root && callback_queued_) {
+    abandon_backward();
+  }
   group.unshard();
   at::Tensor x = input;
   const MixedPrecisionPolicy& policy = options_.mp_policy;
@@ -99,6 +102,13 @@ void FsdpState::finish_backward() {
   for (const auto& group : groups_) {
     group->post_backward();
     group->reshard();
+  }
+}
+
+void FsdpState::abandon_backward() {
+  callback_queued_ = false;
+  for (const auto& group : groups_) {
+    group->abandon_backward();
   }
 }
 

@@ -70,6 +70,10 @@ class FsdpState : public UnitRunner, public std::enable_shared_from_this<FsdpSta
 
   void pre_backward(FsdpParamGroup& group);
   void finish_backward();
+
+  /// After a backward pass that threw: its gradients are dropped, those from before it are put back.
+  void abandon_backward();
+
   at::Tensor attach_post_backward(const at::Tensor& input, FsdpParamGroup& group);
 
   torch::nn::Module& root_;
