@@ -17,7 +17,7 @@ std::string printed(const Table& table, std::size_t indent = 0, bool colour = fa
 }
 
 TEST(Table, PutsNumbersToTheRightAndLeavesNoBlanksAtTheEnd) {
-  Table table({{"unit"}, {"size", Align::kRight}, {"why"}});
+  Table table({left("unit"), right("size"), left("why")});
   table.add({"root", "9", "tied"});
   table.add({"layer", "1,000", ""});
   EXPECT_EQ(printed(table),
@@ -27,7 +27,7 @@ TEST(Table, PutsNumbersToTheRightAndLeavesNoBlanksAtTheEnd) {
 }
 
 TEST(Table, WithoutTitlesHasNoTitleLine) {
-  Table table({{}, {}});
+  Table table({left(), left()});
   table.add({"a", "b"});
   EXPECT_EQ(printed(table, 2), "  a  b\n");
 }
@@ -37,7 +37,7 @@ TEST(Table, WithoutRowsPrintsNothing) {
 }
 
 TEST(Table, CountsCodePointsAndNotBytes) {
-  Table table({{}, {}});
+  Table table({left(), left()});
   table.add({"été", "1"});
   table.add({"abcd", "2"});
   EXPECT_EQ(printed(table), "été   1\nabcd  2\n");

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <tuple>
 
 namespace tieshard::cli {
 namespace {
@@ -35,8 +36,8 @@ std::vector<std::string> closest_names(const std::string& asked,
   for (const std::string& name : names) {
     candidates.push_back({name.find(asked) != std::string::npos ? 0 : edits(asked, name), &name});
   }
-  std::stable_sort(candidates.begin(), candidates.end(), [](const Candidate& a, const Candidate& b) {
-    return a.distance < b.distance;
+  std::sort(candidates.begin(), candidates.end(), [](const Candidate& a, const Candidate& b) {
+    return std::tie(a.distance, a.name) < std::tie(b.distance, b.name); // by place in `names` where equal
   });
   std::vector<std::string> closest;
   for (std::size_t i = 0; i < std::min(count, candidates.size()); ++i) {

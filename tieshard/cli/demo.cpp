@@ -94,7 +94,8 @@ std::vector<fs::path> text_files(const DemoOptions& options) {
 }
 
 void print_heading(const Stream& out, int number, std::string_view text) {
-  out.text << (number == 1 ? "" : "\n") << out.paint(Tone::kStrong, concat("[", number, "/5] ", text)) << std::endl;
+  out.text << (number == 1 ? "" : "\n") << out.paint(Tone::kStrong, concat("[", number, "/5] ", text)) << "\n"
+           << std::flush;
 }
 
 Diagnostic demo_failed(std::string where, std::string why, std::string fix) {
@@ -110,7 +111,7 @@ void make_inputs(const DemoPaths& paths, const std::vector<fs::path>& text, cons
   fs::create_directory(paths.model, failed);
   write_demo_checkpoint(paths.model);
   const std::size_t tokens = write_byte_tokens(text, paths.tokens);
-  Table table({{}, {}, {}});
+  Table table({left(), left(), left()});
   table.add({"model", paths.model.string(), "tied Llama, random weights, lm_head.weight not stored"});
   table.add({"tokens",
              paths.tokens.string(),
@@ -164,15 +165,15 @@ std::string loss_fault(const DemoPaths& paths, const Stream& out) {
     return concat("expected at least ", kFewestSteps, " losses, got ", losses.size());
   }
   const LossFall fall = loss_fall(losses);
-  const std::string figures = concat("mean loss of the first ten steps ",
-                                     two_decimals(fall.first),
-                                     ", of the last ten ",
-                                     two_decimals(fall.last),
-                                     " (",
-                                     two_decimals(fall.last / fall.first),
-                                     " x, goal at most ",
-                                     two_decimals(LossFall::kGoal),
-                                     " x)");
+  std::string figures = concat("mean loss of the first ten steps ",
+                               two_decimals(fall.first),
+                               ", of the last ten ",
+                               two_decimals(fall.last),
+                               " (",
+                               two_decimals(fall.last / fall.first),
+                               " x, goal at most ",
+                               two_decimals(LossFall::kGoal),
+                               " x)");
   if (!fall.reached()) {
     return figures;
   }
@@ -197,7 +198,7 @@ std::string export_fault(const DemoPaths& paths, const Stream& out) {
 }
 
 void print_places(const DemoPaths& paths, const Stream& out) {
-  Table table({{}, {}});
+  Table table({left(), left()});
   table.add({"model", paths.model.string()});
   table.add({"tokens", paths.tokens.string()});
   table.add({"metrics", paths.metrics.string()});
@@ -245,7 +246,7 @@ int run_demo(const DemoOptions& options, const Console& console) {
   const std::vector<fs::path> text = text_files(options);
   const auto begin = std::chrono::steady_clock::now();
   const DemoPaths paths{.root = demo_folder(options.directory)};
-  const int status = walk({paths, runtime, text, options.steps}, console);
+  const int status = walk({.paths = paths, .runtime = runtime, .text = text, .steps = options.steps}, console);
   if (status == kExitSuccess) {
     const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
     console.out.text << "\nthe whole walk took " << format_seconds(took.count()) << "; everything is in\n";

@@ -12,7 +12,7 @@
 
 #include "tieshard/cli/model_view.h"
 
-namespace CLI {
+namespace CLI { // NOLINT(readability-identifier-naming): CLI11's own name
 class App;
 }
 

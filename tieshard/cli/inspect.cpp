@@ -1,8 +1,10 @@
 #include "tieshard/cli/inspect.h"
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <set>
+#include <utility>
 
 #include <CLI/App.hpp>
 
@@ -48,23 +50,19 @@ std::string dtypes_text(const Checkpoint& checkpoint) {
 
 // The sizes that nearly every config.json has, as far as this one has them.
 std::string sizes_text(const HfConfig& config) {
-  struct Size {
-    const char* key;
-    const char* word;
-  };
-  constexpr Size kSizes[] = {{"hidden_size", "hidden"},
-                             {"num_hidden_layers", "layers"},
-                             {"num_attention_heads", "heads"},
-                             {"num_key_value_heads", "key/value heads"},
-                             {"head_dim", "head dim"},
-                             {"intermediate_size", "intermediate"},
-                             {"num_local_experts", "experts"},
-                             {"vocab_size", "vocab"},
-                             {"max_position_embeddings", "context"}};
+  constexpr std::array<std::pair<const char*, const char*>, 9> kSizes = {{{"hidden_size", "hidden"},
+                                                                          {"num_hidden_layers", "layers"},
+                                                                          {"num_attention_heads", "heads"},
+                                                                          {"num_key_value_heads", "key/value heads"},
+                                                                          {"head_dim", "head dim"},
+                                                                          {"intermediate_size", "intermediate"},
+                                                                          {"num_local_experts", "experts"},
+                                                                          {"vocab_size", "vocab"},
+                                                                          {"max_position_embeddings", "context"}}};
   std::string text;
-  for (const Size& size : kSizes) {
-    if (const auto value = config.optional_integer(size.key)) {
-      text += concat(text.empty() ? "" : ", ", size.word, " ", format_count(*value));
+  for (const auto& [key, word] : kSizes) {
+    if (const auto value = config.optional_integer(key)) {
+      text += concat(text.empty() ? "" : ", ", word, " ", format_count(*value));
     }
   }
   return text;
@@ -76,7 +74,7 @@ void print_summary(const ModelView& view, const Stream& out) {
   out.text << out.paint(Tone::kStrong, architecture_name(config)) << ", " << format_parameters(parameter_count(view))
            << " parameters; " << counted(checkpoint.tensors().size(), "tensor") << " stored, "
            << format_bytes(stored_bytes(checkpoint)) << ", " << dtypes_text(checkpoint) << "\n";
-  Table facts({{}, {}});
+  Table facts({left(), left()});
   const std::string sizes = sizes_text(config);
   if (!sizes.empty()) {
     facts.add({"config", sizes});
@@ -128,7 +126,7 @@ std::vector<const StoredTensor*> in_model_order(const ModelView& view) {
 }
 
 void print_every_tensor(const ModelView& view, const Stream& out) {
-  Table table({{"tensor"}, {"shape"}, {"dtype"}, {"size", Align::kRight}, {"file"}, {"first byte", Align::kRight}});
+  Table table({left("tensor"), left("shape"), left("dtype"), right("size"), left("file"), right("first byte")});
   for (const StoredTensor* tensor : in_model_order(view)) {
     table.add({tensor->name,
                to_string(tensor->shape),
@@ -143,11 +141,12 @@ void print_every_tensor(const ModelView& view, const Stream& out) {
 void print_folded_tensors(const ModelView& view, const Stream& out) {
   const std::vector<const StoredTensor*> tensors = in_model_order(view);
   std::vector<std::string> names;
+  names.reserve(tensors.size());
   for (const StoredTensor* tensor : tensors) {
     names.push_back(tensor->name);
   }
   const auto kind = [&](std::size_t i) { return concat(name(tensors[i]->dtype), to_string(tensors[i]->shape)); };
-  Table table({{"tensors"}, {"count", Align::kRight}, {"shape"}, {"dtype"}, {"size", Align::kRight}});
+  Table table({left("tensors"), right("count"), left("shape"), left("dtype"), right("size")});
   for (const NameGroup& group : fold_names(names, kind)) {
     const StoredTensor& first = *tensors[group.members.front()];
     table.add({group.pattern,

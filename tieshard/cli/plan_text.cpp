@@ -62,11 +62,11 @@ void print_units(const ShardPlan& plan, const Stream& out) {
     return text;
   };
   const DType dtype = memory_dtype(plan);
-  Table table({{"unit"},
-               {"tensors", Align::kRight},
-               {"parameters", Align::kRight},
-               {concat("gathered (", name(dtype), ")"), Align::kRight},
-               {"on rank 0", Align::kRight}});
+  Table table({left("unit"),
+               right("tensors"),
+               right("parameters"),
+               right(concat("gathered (", name(dtype), ")")),
+               right("on rank 0")});
   for (const NameGroup& group : fold_names(names, kind)) {
     const PlanUnit& unit = plan.units()[group.members.front()];
     const UnitSize size = size_of(plan, unit);
@@ -82,13 +82,13 @@ void print_units(const ShardPlan& plan, const Stream& out) {
 
 void print_ranks(const ShardPlan& plan, const PlanSummary& summary, const Stream& out) {
   const std::string_view dtype = name(memory_dtype(plan));
-  Table table({{summary.ranks.size() == 1 && plan.ranks() > 1 ? "each rank" : "rank"},
-               {"elements", Align::kRight},
-               {concat("parameters (", dtype, ")"), Align::kRight},
-               {concat("gradients (", dtype, ")"), Align::kRight},
-               {concat("AdamW (2 x ", dtype, ")"), Align::kRight},
-               {"total", Align::kRight},
-               {"read from files", Align::kRight}});
+  Table table({left(summary.ranks.size() == 1 && plan.ranks() > 1 ? "each rank" : "rank"),
+               right("elements"),
+               right(concat("parameters (", dtype, ")")),
+               right(concat("gradients (", dtype, ")")),
+               right(concat("AdamW (2 x ", dtype, ")")),
+               right("total"),
+               right("read from files")});
   for (const RankGroup& group : summary.ranks) {
     table.add({group.first == group.last ? std::to_string(group.first) : concat(group.first, "-", group.last),
                format_count(group.elements),
@@ -108,6 +108,7 @@ void add_parts(Table& facts, const std::string& label, const ShardPlan& plan, co
     return;
   }
   std::vector<std::string> names;
+  names.reserve(which.size());
   for (const std::size_t i : which) {
     names.push_back(plan.parameters()[i].fqn);
   }
@@ -128,7 +129,7 @@ void add_parts(Table& facts, const std::string& label, const ShardPlan& plan, co
 }
 
 void print_facts(const ShardPlan& plan, const PlanSummary& summary, const Stream& out) {
-  Table facts({{}, {}, {}});
+  Table facts({left(), left(), left()});
   for (const TieGroup& group : plan.ties().groups()) {
     const ShardedParameter* parameter = plan.find(group.canonical);
     if (parameter == nullptr) {
@@ -156,7 +157,7 @@ void print_facts(const ShardPlan& plan, const PlanSummary& summary, const Stream
 
 void print_step(const ShardPlan& plan, const StepTraffic& step, const Stream& out) {
   const std::string dtype = concat(" (", name(memory_dtype(plan)), ")");
-  Table table({{}, {}});
+  Table table({left(), left()});
   table.add({"each step",
              concat("a rank receives ",
                     format_bytes(step.all_gather_bytes),
@@ -248,7 +249,7 @@ void print_plan(const ModelView& view,
 }
 
 void print_parameters(const ShardPlan& plan, const Stream& out) {
-  Table table({{"parameter"}, {"shape"}, {"dim", Align::kRight}, {"parts by rank"}});
+  Table table({left("parameter"), left("shape"), right("dim"), left("parts by rank")});
   for (const ShardedParameter& parameter : plan.parameters()) {
     const bool replicated = parameter.dim < 0;
     table.add({parameter.fqn,

@@ -24,7 +24,7 @@ std::string padded_label(const std::string& label) {
 
 } // namespace
 
-Progress::Progress(Console console, std::string label, std::uint64_t total)
+Progress::Progress(Console console, const std::string& label, std::uint64_t total)
     : console_(console), label_(padded_label(label)), total_(total) {
   update(0);
 }
@@ -53,7 +53,7 @@ void Progress::finish(std::string_view summary) {
   if (console_.out.terminal) {
     console_.out.text << bar(total_, total_) << "  ";
   }
-  console_.out.text << summary << std::endl;
+  console_.out.text << summary << "\n" << std::flush;
 }
 
 void Progress::erase() {

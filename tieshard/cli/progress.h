@@ -24,7 +24,7 @@ class Progress {
  public:
   /// @param label  the stage, e.g. "load"
   /// @param total  bytes that make 100 %
-  Progress(Console console, std::string label, std::uint64_t total);
+  Progress(Console console, const std::string& label, std::uint64_t total);
 
   /// Takes an unfinished bar off the terminal, so that a diagnostic begins on an empty line.
   ~Progress();

@@ -13,7 +13,7 @@
 #include "tieshard/cli/console.h"
 #include "tieshard/core/base/error.h"
 
-namespace CLI {
+namespace CLI { // NOLINT(readability-identifier-naming): CLI11's own name
 class App;
 }
 

@@ -17,6 +17,7 @@ namespace {
 // execv wants a null-terminated array of mutable pointers; `words` must outlive it.
 std::vector<char*> argument_pointers(std::vector<std::string>& words) {
   std::vector<char*> pointers;
+  pointers.reserve(words.size() + 1);
   for (std::string& word : words) {
     pointers.push_back(word.data());
   }

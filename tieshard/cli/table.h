@@ -8,6 +8,7 @@
 
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "tieshard/cli/console.h"
@@ -20,6 +21,14 @@ struct Column {
   std::string title{}; ///< empty titles in all columns: no title line
   Align align = Align::kLeft;
 };
+
+/// A column of words, and one of numbers.
+inline Column left(std::string title = {}) {
+  return {.title = std::move(title), .align = Align::kLeft};
+}
+inline Column right(std::string title = {}) {
+  return {.title = std::move(title), .align = Align::kRight};
+}
 
 /// Columns as wide as their widest cell, two blanks between them, no blanks at the end of a line.
 class Table {

@@ -87,7 +87,7 @@ void print_tensor_values(const ModelView& view, const TensorValues& values, cons
   const StoredTensor& source = *values.source;
   out.text << out.paint(Tone::kStrong, values.asked) << "  " << to_string(source.shape) << "  " << name(source.dtype)
            << "  " << format_bytes(source.bytes) << "\n";
-  Table facts({{}, {}});
+  Table facts({left(), left()});
   if (source.name != values.asked) {
     facts.add({"tied", concat("resolves to ", source.name, ", which is stored")});
   } else if (view.ties.is_alias(values.asked)) {

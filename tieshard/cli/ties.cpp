@@ -25,7 +25,7 @@ std::uint64_t storage_bytes(const ModelView& view, const TieGroup& group) {
 }
 
 void print_group(const ModelView& view, const TieGroup& group, const Stream& out) {
-  Table table({{}, {}, {}, {.align = Align::kRight}, {}});
+  Table table({left(), left(), left(), right(), left()});
   const StoredTensor* source = view.ties.source(view.checkpoint, group.canonical);
   if (source != nullptr) {
     table.add({group.canonical,
