@@ -295,6 +295,30 @@ TEST(ReadSlices, StopsWithTheFilesErrorWhenItHasBecomeShorter) {
   }
 }
 
+TEST(ReadSlices, StopsTheOtherThreadsAtTheFirstFailure) {
+  CheckpointFixture fixture;
+  fixture.write({counting("t", {4 << 20})}); // 16 chunks
+  const Checkpoint checkpoint = fixture.open();
+  SliceRead beyond = slice_of(checkpoint.tensors()[0], 0, {0, 1});
+  beyond.offset = 1ULL << 40; // past the end of the file
+  const SliceRead good = slice_of(checkpoint.tensors()[0], -1, {});
+  std::vector<std::byte> memory(good.range.bytes());
+  const SliceRead reads[] = {beyond, good};
+  const ReadTarget targets[] = {{.data = memory.data()}, {.data = memory.data()}};
+  int finished = 0;
+  EXPECT_THROW(read_slices(checkpoint,
+                           reads,
+                           targets,
+                           {.threads = 2,
+                            .on_progress =
+                                [&finished](std::uint64_t) {
+                                  ++finished;
+                                  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+                                }}),
+               PeerError);
+  EXPECT_LT(finished, 16);
+}
+
 TEST(ReadSlices, PassesOnWhatTheProgressCallbackThrows) {
   CheckpointFixture fixture;
   fixture.write({counting("t", {4 << 20})});

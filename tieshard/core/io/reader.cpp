@@ -70,11 +70,9 @@ void cut(const SliceRead& read, std::size_t slice, std::uint64_t limit, std::vec
   }
 }
 
-/// What `stored_bytes` become in the target's dtype. Bytes of packed elements are only ever copied.
+/// What `stored_bytes` become in the target's dtype.
 std::uint64_t in_target(std::uint64_t stored_bytes, DType stored, DType target) {
-  return stored == target
-             ? stored_bytes
-             : stored_bytes * static_cast<std::uint64_t>(bits(target)) / static_cast<std::uint64_t>(bits(stored));
+  return stored_bytes * static_cast<std::uint64_t>(bits(target)) / static_cast<std::uint64_t>(bits(stored));
 }
 
 /// Reads one chunk after another; each thread has one.
