@@ -93,6 +93,7 @@
   X(kDataMalformed,        "data-malformed",         "a token file is not as it has to be") \
   X(kDataTooShort,         "data-too-short",         "a token file holds too few tokens") \
   X(kTokenOutOfRange,      "token-out-of-range",     "a token is not in the model's vocabulary") \
+  X(kSequenceTooLong,      "sequence-too-long",      "sequences are longer than the model's context") \
   X(kOutputExists,         "output-exists",          "the output directory holds something already") \
   X(kExportMismatch,       "export-mismatch",        "an export does not read back as written") \
   X(kDemoFailed,           "demo-failed",            "the demo did not reach its goal") \

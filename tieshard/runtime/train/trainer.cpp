@@ -101,6 +101,19 @@ TokenData open_data(const TrainConfig& config) {
                           .seed = config.seed});
 }
 
+/// What is odd about a run, but no reason to stop it.
+void add_findings(const TrainConfig& config, ParallelModel& parallel) {
+  const std::int64_t context = parallel.checkpoint.config().integer_or("max_position_embeddings", config.sequence);
+  if (config.sequence > context) {
+    parallel.findings.push_back({.level = Level::kWarning,
+                                 .code = Code::kSequenceTooLong,
+                                 .what = "sequences are longer than the model's context",
+                                 .where = "config.json, max_position_embeddings",
+                                 .why = concat("expected at most ", context, " tokens, got ", config.sequence),
+                                 .fix = "give a smaller --seq, or raise max_position_embeddings on purpose"});
+  }
+}
+
 /// The steps of a run.
 void run_steps(const TrainConfig& config,
                const DeviceMesh& mesh,
@@ -176,6 +189,7 @@ RunSummary train(const TrainConfig& config, const DeviceMesh& mesh, const TrainO
   ParallelModel parallel = parallelize(config.model, mesh, parallelize_options(config, mesh, observer));
   summary.load_seconds = slowest(mesh, seconds_since(start));
   memory.after_load = peak_resident_bytes();
+  add_findings(config, parallel);
   if (mesh.rank() == 0 && observer.on_load) {
     observer.on_load(parallel, summary.load_seconds);
   }
