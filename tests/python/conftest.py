@@ -4,6 +4,7 @@ TIESHARD_BIN_DIR says where the programs are (default build/bin). A program or p
 it never skips them. Models are made into build/ at first use and kept.
 """
 
+import signal
 import sys
 
 import pytest
@@ -12,6 +13,11 @@ from running import BUILD, ROOT, end, run_well, start
 sys.path.insert(0, str(ROOT / "bench"))
 
 from two_sides import bin_dir
+
+
+def pytest_configure():
+    """A terminated pytest unwinds, as after Ctrl-C, so that the processes of its tests end with it."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
