@@ -24,8 +24,7 @@ def measure(model, arguments, compute):
     results = {side: [] for side in SIDES}
     for _ in range(arguments.repeats):
         for side, once in SIDES.items():
-            limits = {"clip": 0} if side == "tieshard" else {}  # the peer does not clip
-            results[side].append(once(model, arguments.ranks, **job, **limits))
+            results[side].append(once(model, arguments.ranks, **job))
     return results
 
 
