@@ -47,7 +47,7 @@ def run_peer(model, ranks, loader="slices", **job):
     @param job  the flags of fsdp2_peer.py, with _ for -
     """
     job = {flag.replace("_", "-"): value for flag, value in job.items()}
-    output = run([sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", ranks, "--master_port", "0", PEER,
+    output = run([sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", ranks, PEER,
                   model, "--load", loader, *train_flags(job)])
     return json.loads(output.splitlines()[-1])
 
