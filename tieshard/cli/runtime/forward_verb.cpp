@@ -9,6 +9,7 @@
 
 #include <CLI/App.hpp>
 
+#include "tieshard/cli/flags.h"
 #include "tieshard/cli/runtime/ranks.h"
 #include "tieshard/core/base/units.h"
 #include "tieshard/core/checkpoint/safetensors_writer.h"
@@ -36,6 +37,7 @@ struct ForwardFlags {
   std::string dtype = "float32";
   std::string data_dtype = "auto";
   std::int64_t count = 0;
+  std::vector<std::string> ties{};
 };
 
 struct Inputs {
@@ -125,7 +127,7 @@ void write_outputs(const std::filesystem::path& path, const at::Tensor& logits, 
 
 void forward_on(const ForwardFlags& flags, at::ScalarType dtype, const DeviceMesh& mesh, const Console& console) {
   at::set_num_threads(flags.ranks.threads);
-  ParallelizeOptions options{.param_dtype = dtype};
+  ParallelizeOptions options{.explicit_ties = declared_ties(flags.ties), .param_dtype = dtype};
   options.load.threads = flags.ranks.threads;
   ParallelModel parallel = parallelize(flags.model, mesh, options);
   Inputs inputs;
@@ -162,6 +164,8 @@ void add_forward(CLI::App& app, Verb& chosen, const std::vector<std::string>& ar
   verb->add_option("--count", flags->count, "First tokens of a raw file to use; 0: all")->capture_default_str();
   add_token_dtype_flag(*verb, flags->data_dtype);
   verb->add_option("--dtype", flags->dtype, "Of parameters and computation")->capture_default_str();
+  add_repeated(
+      *verb, "--tie", flags->ties, "ALIAS=CANONICAL", "Two names that are one weight, beside what the files say");
   add_rank_flags(*verb, flags->ranks);
   verb->footer(kForwardExamples);
   verb->callback([flags, &chosen, arguments] {

@@ -7,6 +7,7 @@
 
 #include <CLI/App.hpp>
 
+#include "tieshard/cli/flags.h"
 #include "tieshard/cli/progress.h"
 #include "tieshard/cli/runtime/ranks.h"
 #include "tieshard/core/base/units.h"
@@ -33,6 +34,7 @@ struct TrainFlags {
   std::string compute_dtype{};
   std::string data_dtype = "auto";
   std::string shard_dim = "last";
+  std::vector<std::string> ties{};
   bool no_shuffle = false;
   bool no_reshard = false;
 };
@@ -78,6 +80,7 @@ TrainConfig checked(const TrainFlags& flags) {
       flags.compute_dtype.empty() ? config.param_dtype : dtype_flag("--compute-dtype", flags.compute_dtype);
   config.data_dtype = token_dtype_flag(flags.data_dtype);
   config.shard_dim = flags.shard_dim == "first" ? ShardDimPolicy::kFirst : ShardDimPolicy::kLast;
+  config.explicit_ties = declared_ties(flags.ties);
   config.shuffle = !flags.no_shuffle;
   config.reshard_after_forward = !flags.no_reshard;
   config.threads = flags.ranks.threads;
@@ -200,6 +203,8 @@ void add_train(CLI::App& app, Verb& chosen, const std::vector<std::string>& argu
   verb->add_option("--shard-dim", flags->shard_dim, "Dimension that untied weights are sharded on")
       ->check(CLI::IsMember({"last", "first"}))
       ->capture_default_str();
+  add_repeated(
+      *verb, "--tie", flags->ties, "ALIAS=CANONICAL", "Two names that are one weight, beside what the files say");
   verb->add_option("--seed", config.seed, "Of the sample order")->capture_default_str();
   verb->add_flag("--no-shuffle", flags->no_shuffle, "Step s takes consecutive samples, rank-major");
   verb->add_flag("--no-reshard-after-forward", flags->no_reshard, "Keep layers whole between forward and backward");

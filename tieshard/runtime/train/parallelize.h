@@ -8,7 +8,9 @@
 #pragma once
 
 #include <filesystem>
+#include <map>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "tieshard/core/checkpoint/checkpoint.h"
@@ -21,6 +23,7 @@
 namespace tieshard {
 
 struct ParallelizeOptions {
+  std::map<std::string, std::string> explicit_ties{}; ///< alias -> canonical, beside what config and files say
   at::ScalarType param_dtype = at::ScalarType::Float; ///< of the shards, the gradients and the optimizer's state
   ShardDimPolicy shard_dim = ShardDimPolicy::kLast;
   FullyShardOptions fsdp{};

@@ -9,6 +9,8 @@
 #include <cstdint>
 #include <filesystem>
 #include <limits>
+#include <map>
+#include <string>
 
 #include <c10/core/ScalarType.h>
 
@@ -18,9 +20,10 @@
 namespace tieshard {
 
 struct TrainConfig {
-  std::filesystem::path model; ///< Hugging Face checkpoint directory
-  std::filesystem::path data;  ///< token file
-  std::filesystem::path out;   ///< gets metrics.jsonl, summary.json and export/
+  std::filesystem::path model;                        ///< Hugging Face checkpoint directory
+  std::filesystem::path data;                         ///< token file
+  std::filesystem::path out;                          ///< gets metrics.jsonl, summary.json and export/
+  std::map<std::string, std::string> explicit_ties{}; ///< alias -> canonical, beside what config and files say
   std::int64_t steps = 100;
   std::int64_t batch = 1;      ///< sequences of each rank in a step
   std::int64_t sequence = 512; ///< tokens

@@ -51,7 +51,8 @@ void make_output(const TrainConfig& config) {
 ParallelizeOptions parallelize_options(const TrainConfig& config,
                                        const DeviceMesh& mesh,
                                        const TrainObserver& observer) {
-  ParallelizeOptions options{.param_dtype = config.param_dtype, .shard_dim = config.shard_dim};
+  ParallelizeOptions options{
+      .explicit_ties = config.explicit_ties, .param_dtype = config.param_dtype, .shard_dim = config.shard_dim};
   options.fsdp.reshard_after_forward = config.reshard_after_forward;
   options.fsdp.gradient_divide_factor = 1.0; // the loss is divided by the global number of targets
   if (config.compute_dtype != config.param_dtype) {
