@@ -160,6 +160,10 @@ TEST(LlamaConfig, RefusesAMissingSize) {
   }
 }
 
+TEST(LlamaConfig, AcceptsAnMlpOfSizeZero) {
+  EXPECT_FALSE(refusal(R"({"intermediate_size": 0})").has_value());
+}
+
 TEST(LlamaConfig, RefusesSizesThatDoNotFitTogether) {
   for (const char* changes : {
            R"({"num_attention_heads": 3, "num_key_value_heads": 3})", // 8 / 3

@@ -27,11 +27,11 @@ void require_positive(const HfConfig& config, std::string_view key, std::int64_t
   }
 }
 
+/// intermediate_size may be 0: its weights are then [0, hidden] and [hidden, 0], and legal.
 void check_sizes(const HfConfig& config, const LlamaConfig& llama) {
-  const std::array<std::pair<std::string_view, std::int64_t>, 8> sizes = {{
+  const std::array<std::pair<std::string_view, std::int64_t>, 7> sizes = {{
       {"vocab_size", llama.vocab_size},
       {"hidden_size", llama.hidden_size},
-      {"intermediate_size", llama.intermediate_size},
       {"num_hidden_layers", llama.num_hidden_layers},
       {"num_attention_heads", llama.num_attention_heads},
       {"num_key_value_heads", llama.num_key_value_heads},
