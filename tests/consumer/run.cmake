@@ -17,8 +17,9 @@ run(${CMAKE_COMMAND} -S ${work}/source -B ${work}/build -D COMPONENT=${COMPONENT
 run(${CMAKE_COMMAND} --build ${work}/build)
 run(${work}/build/consumer ${work}/data)
 
-# The installed program runs from where it is, too.
-if(EXISTS ${work}/prefix/bin/tieshard)
-  run(${work}/prefix/bin/tieshard --version)
+# The installed programs run from where they are, too.
+run(${work}/prefix/bin/tieshard --version)
+if(EXISTS ${work}/prefix/bin/tieshard-runtime)
+  run(${work}/prefix/bin/tieshard-runtime --help)
 endif()
 file(REMOVE_RECURSE ${work})
