@@ -63,7 +63,8 @@ def run_tieshard(model, ranks, steps, batch, seq, **job):
         write_token_file(data, max(steps, 1), ranks, batch * seq, vocab)
         job = {flag.replace("_", "-"): value for flag, value in job.items()}
         run([bin_dir() / "tieshard", "train", "--model", model, "--data", data, "--out", out, "--ranks", ranks,
-             "--no-shuffle", *train_flags({"steps": steps, "batch": batch, "seq": seq, **job})])
+             "--no-shuffle", "--data-dtype", "uint16" if vocab <= 1 << 16 else "uint32",
+             *train_flags({"steps": steps, "batch": batch, "seq": seq, **job})])
         summary = json.loads((out / "summary.json").read_text())
         shutil.rmtree(out)
     ranks_in_order = sorted(summary["ranks"], key=lambda entry: entry["rank"])

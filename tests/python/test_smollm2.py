@@ -18,7 +18,7 @@ def trained(tieshard, smollm2, tmp_path_factory):
               "--out", folder / "tokens.bin", "--python-docs"])
     run_well([tieshard, "train", "--model", smollm2, "--data", folder / "tokens.bin", "--out", folder / "run",
               "--ranks", 2, "--steps", 50, "--lr", 2e-4, "--weight-decay", 0.01, "--batch", 1, "--seq", 128,
-              "--param-dtype", "float32", "--compute-dtype", "bfloat16", "--threads", 1, "--clip", 1], timeout=600)
+              "--param-dtype", "float32", "--compute-dtype", "bfloat16", "--threads", 1, "--clip", 1], timeout=1500)
     return folder / "run"
 
 
