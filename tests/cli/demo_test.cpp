@@ -191,7 +191,7 @@ class DemoVerb : public ::testing::Test {
   }
 
   // `script` sees $model and $run.
-  testing::Answer demo(const std::string& script) {
+  testing::Answer demo(const std::string& script, bool clean = false) {
     const fs::path runtime = folder_.path() / "fake-runtime";
     write(runtime, "#!/bin/sh\nmodel=$3\nrun=$7\nmkdir -p $run/export\n" + script);
     fs::permissions(runtime, fs::perms::owner_all);
@@ -200,7 +200,8 @@ class DemoVerb : public ::testing::Test {
     const Console console{.out = {.text = out}, .err = {.text = err}};
     const DemoOptions options{.directory = (folder_.path() / "walk").string(),
                               .text = {(folder_.path() / "text.txt").string()},
-                              .runtime = runtime.string()};
+                              .runtime = runtime.string(),
+                              .clean = clean};
     const int status = run_verb([&] { return run_demo(options, console); }, console);
     return {.status = status, .out = out.str(), .err = err.str()};
   }
@@ -226,6 +227,13 @@ TEST_F(DemoVerb, WalksToTheEndAndSaysWhereEverythingIs) {
     EXPECT_THAT(answer.out, HasSubstr((folder_.path() / made).string()));
     EXPECT_TRUE(fs::exists(folder_.path() / made)) << made;
   }
+}
+
+TEST_F(DemoVerb, RemovesItsFolderOnlyWhenAsked) {
+  const testing::Answer answer = demo(losses("3") + kExport, true);
+  EXPECT_EQ(answer.status, 0) << answer.err;
+  EXPECT_THAT(answer.out, HasSubstr("is removed, as --clean asks"));
+  EXPECT_FALSE(fs::exists(folder_.path() / "walk"));
 }
 
 TEST_F(DemoVerb, AnswersNoWhenTheLossDidNotFallFarEnough) {

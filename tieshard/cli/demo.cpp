@@ -247,17 +247,15 @@ int run_demo(const DemoOptions& options, const Console& console) {
   const auto begin = std::chrono::steady_clock::now();
   const DemoPaths paths{.root = demo_folder(options.directory)};
   const int status = walk({.paths = paths, .runtime = runtime, .text = text, .steps = options.steps}, console);
-  if (status == kExitSuccess) {
-    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
-    console.out.text << "\nthe whole walk took " << format_seconds(took.count()) << "; everything is in\n";
-  } else {
-    console.out.text << "\nwhat there is so far is in\n";
-  }
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
+  console.out.text << "\nthe " << (status == kExitSuccess ? "whole" : "broken") << " walk took "
+                   << format_seconds(took.count());
   if (options.clean) {
     std::error_code failed;
     fs::remove_all(paths.root, failed);
-    console.out.text << "  " << paths.root.string() << ", removed now as --clean asks\n";
+    console.out.text << "; " << paths.root.string() << " is removed, as --clean asks\n";
   } else {
+    console.out.text << "; " << (status == kExitSuccess ? "everything" : "what there is of it") << " is in\n";
     print_places(paths, console.out);
   }
   return status;
