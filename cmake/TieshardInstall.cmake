@@ -29,7 +29,10 @@ foreach(component IN LISTS components)
   install(EXPORT tieshard_${component}_targets NAMESPACE tieshard:: DESTINATION ${package_dir})
 endforeach()
 
-set_target_properties(${program_targets} PROPERTIES INSTALL_RPATH_USE_LINK_PATH ON)
+if(TIESHARD_RUNTIME)
+  # Said outright, since CMake leaves folders inside the source tree (.venv) out of what it finds by itself.
+  set_target_properties(tieshard-runtime PROPERTIES INSTALL_RPATH ${TIESHARD_TORCH_ROOT}/lib)
+endif()
 install(TARGETS ${program_targets} RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 
 configure_package_config_file(
