@@ -18,6 +18,9 @@ void agree(const DeviceMesh& mesh, std::string_view stage, const std::function<v
   } catch (const std::exception& error) {
     failure = std::current_exception();
     message = error.what();
+    if (message.empty()) { // to the others an empty text means that all is well
+      message = "an exception without a message";
+    }
   }
   const std::vector<std::string> messages = all_gather_text(mesh, message);
   const auto first = std::ranges::find_if(messages, [](const std::string& text) { return !text.empty(); });

@@ -50,6 +50,23 @@ std::int64_t number_or(const EnvironmentLookup& lookup, const std::string& name,
   return text ? number(name, *text) : fallback;
 }
 
+int port_number(const std::string& text) {
+  const std::int64_t port = number("MASTER_PORT", text);
+  if (port < 1 || port > 65535) {
+    refuse("MASTER_PORT", concat("expected 1 to 65535, got ", port), "choose a free port");
+  }
+  return static_cast<int>(port);
+}
+
+/// No launcher's rank: right for a process started by hand, wrong for one of several whose rank got lost.
+void require_no_count(const EnvironmentLookup& lookup) {
+  if (const std::int64_t size = number_or(lookup, "WORLD_SIZE", 1); size > 1) {
+    refuse("RANK",
+           concat("WORLD_SIZE is set to ", size, " but RANK is not"),
+           "start through torchrun, srun, mpirun or --ranks N, or unset WORLD_SIZE");
+  }
+}
+
 void set_meeting_point(RankEnvironment& environment, const Names& names, const EnvironmentLookup& lookup) {
   const auto address = lookup("MASTER_ADDR");
   const auto port = lookup("MASTER_PORT");
@@ -73,10 +90,7 @@ void set_meeting_point(RankEnvironment& environment, const Names& names, const E
     environment.master_addr = *address;
   }
   if (port) {
-    environment.master_port = static_cast<int>(number("MASTER_PORT", *port));
-  }
-  if (environment.master_port < 1 || environment.master_port > 65535) {
-    refuse("MASTER_PORT", concat("expected 1 to 65535, got ", environment.master_port), "choose a free port");
+    environment.master_port = port_number(*port);
   }
 }
 
@@ -88,14 +102,13 @@ std::string first_slurm_host(const std::string& node_list) {
   if (bracket == std::string::npos || comma < bracket) {
     return node_list.substr(0, comma);
   }
-  const std::size_t end = node_list.find_first_of(",-]", bracket);
   const std::size_t close = node_list.find(']', bracket);
-  if (end == std::string::npos || close == std::string::npos) {
+  if (close == std::string::npos) {
     refuse("SLURM_STEP_NODELIST", concat("expected a node list, got \"", node_list, "\""), "set MASTER_ADDR by hand");
   }
-  const std::size_t next = node_list.find(',', close);
-  const std::string suffix = node_list.substr(close + 1, next == std::string::npos ? next : next - close - 1);
-  return node_list.substr(0, bracket) + node_list.substr(bracket + 1, end - bracket - 1) + suffix;
+  const std::size_t end = node_list.find_first_of(",-]", bracket);
+  const std::string number = node_list.substr(bracket + 1, end - bracket - 1);
+  return node_list.substr(0, bracket) + number + first_slurm_host(node_list.substr(close + 1)); // more may follow
 }
 
 RankEnvironment read_rank_environment(const EnvironmentLookup& lookup) {
@@ -122,6 +135,9 @@ RankEnvironment read_rank_environment(const EnvironmentLookup& lookup) {
     }
     set_meeting_point(environment, names, lookup);
     break;
+  }
+  if (environment.launcher == Launcher::kNone) {
+    require_no_count(lookup);
   }
   environment.agent_store = lookup("TORCHELASTIC_USE_AGENT_STORE") == "True";
   environment.attempt = lookup("TORCHELASTIC_RESTART_COUNT").value_or("0");

@@ -40,7 +40,8 @@ using EnvironmentLookup = std::function<std::optional<std::string>(const std::st
 /// Reads the launcher's variables. torchrun's come first, then MPI's, then Slurm's; without any: one rank.
 /// MASTER_ADDR and MASTER_PORT hold for all launchers; without them MPI ranks of one host meet at 127.0.0.1:29500 and
 /// Slurm's at the first host of SLURM_STEP_NODELIST, at a port made from SLURM_JOB_ID.
-/// @throws InputError bad-environment (a variable is missing, not a number, or contradicts another)
+/// @throws InputError bad-environment (a variable is missing, not a number, or contradicts another; WORLD_SIZE above 1
+///         without any launcher's rank would be several runs that each think they are alone)
 RankEnvironment read_rank_environment(const EnvironmentLookup& lookup);
 
 /// As above, from the process's own environment.

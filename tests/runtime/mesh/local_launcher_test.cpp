@@ -1,0 +1,200 @@
+// The launcher starts its own program, here this test program: the DISABLED_ tests below are what a rank does, and run
+// only in the processes that the other tests launch.
+
+#include "tieshard/runtime/mesh/local_launcher.h"
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <thread>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+namespace tieshard::testing {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+constexpr const char* kFolder = "TIESHARD_LAUNCHER_TEST_FOLDER";
+
+std::string variable(const char* name) {
+  const char* value = std::getenv(name);
+  return value != nullptr ? value : "(unset)";
+}
+
+/// Where the ranks of one test leave their notes; made fresh.
+std::filesystem::path make_folder() {
+  const std::filesystem::path folder =
+      std::filesystem::path(::testing::TempDir()) /
+      concat("tieshard.launcher.", ::getpid(), ".", ::testing::UnitTest::GetInstance()->current_test_info()->name());
+  std::filesystem::remove_all(folder);
+  std::filesystem::create_directories(folder);
+  ::setenv(kFolder, folder.c_str(), 1);
+  return folder;
+}
+
+std::string note(const std::filesystem::path& folder, int rank) {
+  std::ifstream file(folder / std::to_string(rank));
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+/// In a rank: tells the test something, all at once.
+void leave_note(const std::string& text) {
+  const std::filesystem::path path = std::filesystem::path(variable(kFolder)) / variable("RANK");
+  std::ofstream(path.string() + ".part") << text;
+  std::filesystem::rename(path.string() + ".part", path);
+}
+
+LaunchOptions options_for(const std::string& what, std::int64_t ranks = 2) {
+  return {.ranks = ranks,
+          .arguments = {"rank",
+                        "--gtest_also_run_disabled_tests",
+                        concat("--gtest_filter=ARank.DISABLED_", what),
+                        "--gtest_brief=1"},
+          .grace = milliseconds(200),
+          .on_death = {}};
+}
+
+bool wait_for(const std::function<bool()>& done, milliseconds limit) {
+  const auto deadline = Clock::now() + limit;
+  while (!done() && Clock::now() < deadline) {
+    std::this_thread::sleep_for(milliseconds(10));
+  }
+  return done();
+}
+
+/// True while the process runs: not when it is gone, nor when it only waits to be reaped.
+bool running(pid_t process) {
+  std::ifstream file(concat("/proc/", process, "/stat"));
+  std::string text{std::istreambuf_iterator<char>(file), {}};
+  const std::size_t name_end = text.rfind(')');
+  return name_end != std::string::npos && text[name_end + 2] != 'Z' && text[name_end + 2] != 'X';
+}
+
+TEST(ARank, DISABLED_TellsItsVariables) {
+  leave_note(concat(variable("RANK"),
+                    " ",
+                    variable("WORLD_SIZE"),
+                    " ",
+                    variable("LOCAL_RANK"),
+                    " ",
+                    variable("LOCAL_WORLD_SIZE"),
+                    " ",
+                    variable("MASTER_ADDR"),
+                    ":",
+                    variable("MASTER_PORT"),
+                    " ",
+                    variable("TORCHELASTIC_USE_AGENT_STORE")));
+}
+
+TEST(ARank, DISABLED_EndsWithStatus7IfItIsTheLast) {
+  if (variable("RANK") == std::to_string(std::stoi(variable("WORLD_SIZE")) - 1)) {
+    ::_exit(7);
+  }
+  std::this_thread::sleep_for(seconds(60));
+  ::_exit(8);
+}
+
+TEST(ARank, DISABLED_IsKilledIfItIsTheFirst) {
+  if (variable("RANK") == "0") {
+    ::raise(SIGKILL);
+  }
+  std::this_thread::sleep_for(seconds(60));
+}
+
+TEST(ARank, DISABLED_IgnoresSigtermOrEndsWithStatus3) {
+  if (variable("RANK") == "0") {
+    ::signal(SIGTERM, SIG_IGN);
+    leave_note(std::to_string(::getpid()));
+    std::this_thread::sleep_for(seconds(60));
+  }
+  wait_for([] { return !note(variable(kFolder), 0).empty(); }, seconds(20));
+  ::_exit(3);
+}
+
+TEST(ARank, DISABLED_TellsItsProcessAndSleeps) {
+  leave_note(std::to_string(::getpid()));
+  std::this_thread::sleep_for(seconds(60));
+}
+
+TEST(LocalLauncher, GivesEachRankTorchrunsVariablesAndReturnsZero) {
+  const auto folder = make_folder();
+  ::setenv("TORCHELASTIC_USE_AGENT_STORE", "True", 1); // of a torchrun around it: not of these ranks
+  EXPECT_EQ(launch_local(options_for("TellsItsVariables", 3)), 0);
+  ::unsetenv("TORCHELASTIC_USE_AGENT_STORE");
+  const std::string port = note(folder, 0).substr(note(folder, 0).find(':') + 1);
+  for (int rank = 0; rank < 3; ++rank) {
+    EXPECT_EQ(note(folder, rank), concat(rank, " 3 ", rank, " 3 127.0.0.1:", port));
+  }
+  EXPECT_THAT(port, ::testing::ContainsRegex("^[1-9][0-9]+ \\(unset\\)$"));
+}
+
+TEST(LocalLauncher, ReturnsTheStatusOfTheRankThatFailedAndEndsTheOthers) {
+  make_folder();
+  const auto start = Clock::now();
+  EXPECT_EQ(launch_local(options_for("EndsWithStatus7IfItIsTheLast", 3)), 7);
+  EXPECT_LT(Clock::now() - start, seconds(30));
+}
+
+TEST(LocalLauncher, AKilledRankGives137AndIsReportedForItself) {
+  make_folder();
+  std::vector<Diagnostic> deaths;
+  LaunchOptions options = options_for("IsKilledIfItIsTheFirst");
+  options.on_death = [&](const Diagnostic& diagnostic) { deaths.push_back(diagnostic); };
+  EXPECT_EQ(launch_local(options), 128 + SIGKILL);
+  ASSERT_EQ(deaths.size(), 1U); // the others were ended by the launcher: nothing to report
+  EXPECT_EQ(deaths.front().code, Code::kRankDied);
+  EXPECT_THAT(deaths.front().where, ::testing::StartsWith("rank 0/2, process "));
+  EXPECT_THAT(deaths.front().why, ::testing::HasSubstr("signal 9"));
+}
+
+TEST(LocalLauncher, ARankThatIgnoresSigtermIsKilled) {
+  const auto folder = make_folder();
+  EXPECT_EQ(launch_local(options_for("IgnoresSigtermOrEndsWithStatus3")), 3);
+  EXPECT_FALSE(running(std::stoi(note(folder, 0))));
+}
+
+/// Launches sleeping ranks from a process of its own, sends it `signal`, and expects that nothing is left.
+/// @returns the wait status of the launcher
+int signal_a_launcher(int signal) {
+  const auto folder = make_folder();
+  const pid_t launcher = ::fork();
+  if (launcher == 0) {
+    ::_exit(launch_local(options_for("TellsItsProcessAndSleeps")));
+  }
+  std::vector<pid_t> ranks;
+  for (int rank = 0; rank < 2; ++rank) {
+    EXPECT_TRUE(wait_for([&] { return !note(folder, rank).empty(); }, seconds(20)));
+    ranks.push_back(std::stoi(note(folder, rank)));
+    EXPECT_TRUE(running(ranks.back()));
+  }
+  ::kill(launcher, signal);
+  int status = 0;
+  ::waitpid(launcher, &status, 0);
+  for (const pid_t rank : ranks) {
+    EXPECT_TRUE(wait_for([&] { return !running(rank); }, seconds(5))) << "process " << rank << " is left";
+  }
+  return status;
+}
+
+TEST(LocalLauncher, ASignalToItEndsEveryRankAndIsItsStatus) {
+  for (const int signal : {SIGTERM, SIGINT, SIGHUP}) {
+    const int status = signal_a_launcher(signal);
+    ASSERT_TRUE(WIFEXITED(status));
+    EXPECT_EQ(WEXITSTATUS(status), 128 + signal);
+  }
+}
+
+TEST(LocalLauncher, WhenItIsKilledItsRanksAreToo) {
+  const int status = signal_a_launcher(SIGKILL);
+  EXPECT_TRUE(WIFSIGNALED(status));
+}
+
+} // namespace
+} // namespace tieshard::testing
