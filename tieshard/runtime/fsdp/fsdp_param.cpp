@@ -91,14 +91,7 @@ at::Tensor FsdpParam::gradient_from(const at::Tensor& chunk) const {
       .to(shard_.scalar_type(), /*non_blocking=*/false, /*copy=*/true);
 }
 
-void FsdpParam::allocate_whole() {
-  if (!whole_) {
-    const auto bytes = static_cast<std::size_t>(whole_tensor_.numel()) * whole_tensor_.element_size();
-    at::native::resize_bytes_cpu(whole_tensor_.storage().unsafeGetStorageImpl(), bytes);
-  }
-}
-
-void FsdpParam::use_whole() {
+void FsdpParam::require_own_storage() const {
   if (!parameter_.is_alias_of(shard_)) {
     throw UsageError({.code = Code::kWrongState,
                       .what = "a managed parameter was given other storage",
@@ -108,6 +101,16 @@ void FsdpParam::use_whole() {
                           "change values in place (copy_) under NoGradGuard; do not call set_data or Module::to() on a "
                           "sharded module"});
   }
+}
+
+void FsdpParam::allocate_whole() {
+  if (!whole_) {
+    const auto bytes = static_cast<std::size_t>(whole_tensor_.numel()) * whole_tensor_.element_size();
+    at::native::resize_bytes_cpu(whole_tensor_.storage().unsafeGetStorageImpl(), bytes);
+  }
+}
+
+void FsdpParam::use_whole() {
   if (!whole_) {
     parameter_.set_data(whole_tensor_);
   }
@@ -131,6 +134,12 @@ void FsdpParam::stash_sharded_gradient() {
 
 at::Tensor FsdpParam::take_whole_gradient() {
   return std::exchange(parameter_.mutable_grad(), at::Tensor());
+}
+
+void FsdpParam::drop_gradients() {
+  parameter_.mutable_grad().reset();
+  stashed_gradient_.reset();
+  stashed_ = false;
 }
 
 void FsdpParam::put_sharded_gradient(const at::Tensor& addition) {

@@ -73,6 +73,9 @@ class FsdpParam {
   /// The part of this rank at the front of `chunk`, shaped as the shard.
   at::Tensor gradient_from(const at::Tensor& chunk) const;
 
+  /// @throws UsageError wrong-state when the parameter no longer shares its storage with the shard. Pre: sharded
+  void require_own_storage() const;
+
   void allocate_whole();
 
   /// The module's tensor becomes the whole one. Pre: allocated and filled (or whole()).
@@ -86,6 +89,9 @@ class FsdpParam {
 
   /// Takes the whole gradient that a backward pass left; undefined when there is none.
   at::Tensor take_whole_gradient();
+
+  /// Forgets the stashed gradient and what a backward pass left that did not come to its end.
+  void drop_gradients();
 
   /// Puts the stashed gradient plus `addition` (may be undefined) on the tensor. Pre: sharded.
   void put_sharded_gradient(const at::Tensor& addition);

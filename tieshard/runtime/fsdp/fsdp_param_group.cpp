@@ -13,7 +13,10 @@ FsdpParamGroup::FsdpParamGroup(std::string name,
                                DeviceMesh mesh,
                                const FullyShardOptions& options)
     : name_(std::move(name)), parameters_(std::move(parameters)), mesh_(std::move(mesh)) {
-  const at::ScalarType stored = parameters_.empty() ? at::ScalarType::Float : parameters_.front().shard().scalar_type();
+  at::ScalarType stored = parameters_.empty() ? at::ScalarType::Float : parameters_.front().shard().scalar_type();
+  for (const FsdpParam& parameter : parameters_) { // what is gathered in one buffer may not be rounded there
+    stored = c10::promoteTypes(stored, parameter.shard().scalar_type());
+  }
   compute_dtype_ = options.mp_policy.param_dtype.value_or(stored);
   reduce_dtype_ = options.mp_policy.reduce_dtype.value_or(compute_dtype_);
   divide_factor_ = options.gradient_divide_factor.value_or(static_cast<double>(mesh_.size()));
@@ -22,6 +25,9 @@ FsdpParamGroup::FsdpParamGroup(std::string name,
 void FsdpParamGroup::unshard() {
   if (unsharded_) {
     return;
+  }
+  for (const FsdpParam& parameter : parameters_) {
+    parameter.require_own_storage();
   }
   const at::NoGradGuard no_grad;
   gather();
@@ -93,16 +99,11 @@ void FsdpParamGroup::post_backward() {
 }
 
 void FsdpParamGroup::abandon_backward() {
-  if (in_backward_) {
-    in_backward_ = false;
-    for (FsdpParam& parameter : parameters_) {
-      parameter.take_whole_gradient();
-    }
-    reshard();
-    for (FsdpParam& parameter : parameters_) {
-      parameter.put_sharded_gradient({});
-    }
+  in_backward_ = false;
+  for (FsdpParam& parameter : parameters_) {
+    parameter.drop_gradients();
   }
+  reshard();
 }
 
 /// One rank: nothing to sum.

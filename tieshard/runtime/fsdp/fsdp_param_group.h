@@ -41,6 +41,7 @@ class FsdpParamGroup {
   }
 
   /// Makes the parameters whole. A collective unless they are. Every rank must call it.
+  /// @throws UsageError wrong-state, before anything is changed, when a parameter was given other storage
   void unshard();
 
   /// Makes them shards again and frees the whole ones. No communication.
@@ -56,7 +57,9 @@ class FsdpParamGroup {
   /// zero.
   void post_backward();
 
-  /// Ends a backward pass that threw: drops the whole gradients, puts the sharded ones back. No communication.
+  /// After a backward pass that an exception ended: shards again, without gradients. That the pass may have come
+  /// further in this unit than in another makes no difference, nor that there were gradients before it (the caller may
+  /// have zeroed them meanwhile): no step can use half of a pass. No communication.
   void abandon_backward();
 
  private:

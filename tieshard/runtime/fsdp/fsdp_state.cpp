@@ -50,18 +50,14 @@ at::Tensor FsdpState::run(torch::nn::Module& unit, const at::Tensor& input, cons
   }
   FsdpParamGroup& group = *found->second;
   const bool is_root = found->second == groups_.front().get();
-  if (is_root && callback_queued_) {
-    abandon_backward();
-  }
+  abandon_broken_backward();
   group.unshard();
-  at::Tensor x = input;
-  const MixedPrecisionPolicy& policy = options_.mp_policy;
-  if (policy.param_dtype && policy.cast_forward_inputs && x.is_floating_point()) {
-    x = x.to(*policy.param_dtype);
-  }
-  at::Tensor output = forward(attach_post_backward(x, group));
-  if (is_root && policy.output_dtype) {
-    output = output.to(*policy.output_dtype);
+  at::Tensor output;
+  try {
+    output = compute(group, is_root, input, forward);
+  } catch (...) {
+    group.reshard();
+    throw;
   }
   const bool has_backward = at::GradMode::is_enabled() && output.requires_grad();
   if (!has_backward || (options_.reshard_after_forward && !is_root)) {
@@ -77,6 +73,16 @@ at::Tensor FsdpState::run(torch::nn::Module& unit, const at::Tensor& input, cons
   return output;
 }
 
+at::Tensor FsdpState::compute(FsdpParamGroup& group, bool is_root, const at::Tensor& input, const Forward& forward) {
+  const MixedPrecisionPolicy& policy = options_.mp_policy;
+  at::Tensor x = input;
+  if (policy.param_dtype && policy.cast_forward_inputs && x.is_floating_point()) {
+    x = x.to(*policy.param_dtype);
+  }
+  at::Tensor output = forward(attach_post_backward(x, group));
+  return is_root && policy.output_dtype ? output.to(*policy.output_dtype) : output;
+}
+
 at::Tensor FsdpState::attach_post_backward(const at::Tensor& input, FsdpParamGroup& group) {
   if (!at::GradMode::is_enabled() || !input.requires_grad()) {
     return input;
@@ -89,8 +95,9 @@ at::Tensor FsdpState::attach_post_backward(const at::Tensor& input, FsdpParamGro
 }
 
 void FsdpState::pre_backward(FsdpParamGroup& group) {
-  if (!callback_queued_) {
-    callback_queued_ = true;
+  abandon_broken_backward();
+  if (backward_pass_ == kNoPass) {
+    backward_pass_ = torch::autograd::get_current_graph_task_id();
     torch::autograd::Engine::get_default_engine().queue_callback(
         [state = shared_from_this()] { state->finish_backward(); });
   }
@@ -98,21 +105,25 @@ void FsdpState::pre_backward(FsdpParamGroup& group) {
 }
 
 void FsdpState::finish_backward() {
-  callback_queued_ = false;
+  backward_pass_ = kNoPass;
   for (const auto& group : groups_) {
     group->post_backward();
     group->reshard();
   }
 }
 
-void FsdpState::abandon_backward() {
-  callback_queued_ = false;
+void FsdpState::abandon_broken_backward() {
+  if (backward_pass_ == kNoPass || backward_pass_ == torch::autograd::get_current_graph_task_id()) {
+    return;
+  }
+  backward_pass_ = kNoPass;
   for (const auto& group : groups_) {
     group->abandon_backward();
   }
 }
 
 void FsdpState::reshard() {
+  abandon_broken_backward();
   for (const auto& group : groups_) {
     group->reshard();
   }

@@ -10,6 +10,8 @@
 //       the unit's output unshards, a node on its input reduces. Nodes of one graph run in falling order of creation,
 //       and gradient accumulation before all of them, so when the input's node runs, the unit's gradients are complete.
 //       Units whose input needs no gradient (the root) are finished by a callback at the end of the backward pass.
+// Note: [Broken backward] The callback does not run when an exception ends the pass. The next forward, backward or
+//       reshard() sees that by the number of the pass and drops every gradient: none, rather than those of half a pass.
 
 #pragma once
 
@@ -38,7 +40,8 @@ class FsdpState : public UnitRunner, public std::enable_shared_from_this<FsdpSta
             const FullyShardOptions& options);
 
   /// Forward of one unit: unshard, run, reshard. A module that is no unit is called through. Every rank must call it,
-  /// in the same order, a rank without data of its own too.
+  /// in the same order, a rank without data of its own too. An exception of `forward` passes through; the unit is
+  /// resharded then.
   at::Tensor run(torch::nn::Module& unit, const at::Tensor& input, const Forward& forward) override;
 
   /// Makes every parameter this rank's shard again, whatever ran before. No communication. The optimizer guard calls
@@ -67,13 +70,12 @@ class FsdpState : public UnitRunner, public std::enable_shared_from_this<FsdpSta
 
  private:
   friend class PostBackwardNode;
+  static constexpr int kNoPass = -1; ///< as autograd numbers the absence of one
 
+  at::Tensor compute(FsdpParamGroup& group, bool is_root, const at::Tensor& input, const Forward& forward);
   void pre_backward(FsdpParamGroup& group);
   void finish_backward();
-
-  /// After a backward pass that threw: its gradients are dropped, those from before it are put back.
-  void abandon_backward();
-
+  void abandon_broken_backward();
   at::Tensor attach_post_backward(const at::Tensor& input, FsdpParamGroup& group);
 
   torch::nn::Module& root_;
@@ -82,7 +84,7 @@ class FsdpState : public UnitRunner, public std::enable_shared_from_this<FsdpSta
   std::vector<std::unique_ptr<FsdpParamGroup>> groups_;
   std::unordered_map<const torch::nn::Module*, FsdpParamGroup*> group_of_;
   FullyShardOptions options_;
-  bool callback_queued_ = false;
+  int backward_pass_ = kNoPass; ///< autograd's number of the pass whose end finish_backward() waits for
 };
 
 } // namespace tieshard
