@@ -44,7 +44,7 @@ double clip_grad_norm(const FsdpState& state, double max_norm) {
     const at::Tensor& gradient = parameter->parameter().grad();
     const bool counts_here = !parameter->replicated() || state.mesh().rank() == 0;
     if (gradient.defined() && counts_here && gradient.numel() > 0) {
-      squares += at::linalg_vector_norm(gradient, 2).to(at::kDouble).square();
+      squares += at::linalg_vector_norm(gradient, 2, {}, /*keepdim=*/false, at::kDouble).square();
     }
   }
   all_reduce(state.mesh(), squares);

@@ -5,6 +5,7 @@
 
 #include "tieshard/core/base/error.h"
 #include "tieshard/runtime/fsdp/fully_shard.h"
+#include "tieshard/runtime/optim/optimizer_state.h"
 
 namespace tieshard {
 namespace {
@@ -40,6 +41,9 @@ std::string reason(SlotKind kind) {
              "before fully_shard, inside a unit, or freeze it with set_requires_grad(false)";
     case SlotKind::kForeign:
       return "foreign: not a parameter of the sharded module; register it in the module before fully_shard";
+    case SlotKind::kWholeState:
+      return "its state has another shape than the shard: the optimizer stepped before fully_shard; build it before "
+             "the first step, or after fully_shard";
   }
   return "";
 }
@@ -60,6 +64,8 @@ std::string_view id(SlotKind kind) {
       return "unmanaged";
     case SlotKind::kForeign:
       return "foreign";
+    case SlotKind::kWholeState:
+      return "whole-state";
   }
   return "unknown";
 }
@@ -163,6 +169,23 @@ std::vector<SlotReport> OptimizerGuard::report(const torch::optim::Optimizer& op
   return inspect(groups);
 }
 
+std::vector<SlotReport> OptimizerGuard::with_whole_state(const torch::optim::Optimizer& optimizer) const {
+  std::vector<SlotReport> offenders;
+  for (SlotReport& slot : report(optimizer)) {
+    const at::Tensor& parameter = optimizer.param_groups()[slot.group].params()[slot.slot];
+    const auto state = optimizer.state().find(parameter.unsafeGetTensorImpl());
+    if (slot.kind != SlotKind::kManaged || state == optimizer.state().end()) {
+      continue;
+    }
+    const std::vector<at::Tensor> kept = moments(*state->second);
+    if (std::ranges::any_of(kept, [&](const at::Tensor& moment) { return moment.sizes() != parameter.sizes(); })) {
+      slot.kind = SlotKind::kWholeState;
+      offenders.push_back(std::move(slot));
+    }
+  }
+  return offenders;
+}
+
 void OptimizerGuard::require_admissible(const torch::optim::Optimizer& optimizer, bool complete) const {
   std::vector<SlotReport> offenders = report(optimizer);
   std::erase_if(offenders, [](const SlotReport& slot) { return slot.kind == SlotKind::kManaged; });
@@ -173,8 +196,9 @@ void OptimizerGuard::require_admissible(const torch::optim::Optimizer& optimizer
         held.insert(tensor.unsafeGetTensorImpl());
       }
     }
-    const std::vector<SlotReport> missing = left_out(held);
-    offenders.insert(offenders.end(), missing.begin(), missing.end());
+    for (const std::vector<SlotReport>& more : {left_out(held), with_whole_state(optimizer)}) {
+      offenders.insert(offenders.end(), more.begin(), more.end());
+    }
   }
   if (!offenders.empty()) {
     refuse(offenders);

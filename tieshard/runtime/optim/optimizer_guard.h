@@ -28,12 +28,13 @@ class GuardedOptimizer;
 
 /// What a parameter in an optimizer is.
 enum class SlotKind {
-  kManaged,   ///< owned by fully_shard, trainable, once
-  kFrozen,    ///< managed, but requires no gradient
-  kDuplicate, ///< listed before, under this or another name: it would be stepped twice
-  kStale,     ///< was the module's parameter; the module has another tensor under that name now
-  kUnmanaged, ///< the module's, but outside all units: left out by a partial wrap, or added after fully_shard
-  kForeign,   ///< not of this module
+  kManaged,    ///< owned by fully_shard, trainable, once
+  kFrozen,     ///< managed, but requires no gradient
+  kDuplicate,  ///< listed before, under this or another name: it would be stepped twice
+  kStale,      ///< was the module's parameter; the module has another tensor under that name now
+  kUnmanaged,  ///< the module's, but outside all units: left out by a partial wrap, or added after fully_shard
+  kForeign,    ///< not of this module
+  kWholeState, ///< managed, but the optimizer's state of it is not shaped as the shard: it stepped before fully_shard
 };
 
 std::string_view id(SlotKind kind);
@@ -73,9 +74,11 @@ class OptimizerGuard {
   }
 
   /// Takes an optimizer that exists, built before fully_shard or after.
-  /// @throws UsageError optimizer-parameter, also when it leaves a trainable managed parameter out
+  /// @throws UsageError optimizer-parameter, also when it leaves a trainable managed parameter out, or stepped before
+  ///         fully_shard on what is now a shard
   template <typename Optimizer>
   GuardedOptimizer<Optimizer> adopt(std::unique_ptr<Optimizer> optimizer) const {
+    reshard();
     require_admissible(*optimizer, /*complete=*/true);
     return GuardedOptimizer<Optimizer>(*this, std::move(optimizer));
   }
@@ -83,6 +86,7 @@ class OptimizerGuard {
   /// Every slot of an optimizer, told apart.
   std::vector<SlotReport> report(const torch::optim::Optimizer& optimizer) const;
 
+  /// Pre: resharded, since state is compared with the shards.
   /// @param complete  also refuse when a trainable managed parameter is in no group
   /// @throws UsageError optimizer-parameter
   void require_admissible(const torch::optim::Optimizer& optimizer, bool complete) const;
@@ -95,6 +99,7 @@ class OptimizerGuard {
 
  private:
   std::vector<SlotReport> inspect(const std::vector<std::vector<at::Tensor>>& groups) const;
+  std::vector<SlotReport> with_whole_state(const torch::optim::Optimizer& optimizer) const;
   [[noreturn]] void refuse(const std::vector<SlotReport>& offenders) const;
   std::vector<SlotReport> left_out(const std::unordered_set<const c10::TensorImpl*>& held) const;
 

@@ -1,0 +1,186 @@
+// What the guard admits; tests/issues/issue_3821_test.cpp holds what it refuses, by the reported failure.
+
+#include "tieshard/runtime/optim/optimizer_guard.h"
+
+#include <torch/optim/adamw.h>
+#include <torch/optim/sgd.h>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/support/diagnostics.h"
+#include "tests/support/ranks.h"
+#include "tests/support/shards.h"
+#include "tests/support/small_net.h"
+#include "tests/support/tied_module.h"
+
+namespace tieshard::testing {
+namespace {
+
+using torch::optim::SGD;
+using torch::optim::SGDOptions;
+
+std::vector<at::Tensor> tensors_of(const torch::nn::Module& module) {
+  std::vector<at::Tensor> tensors;
+  for (const NamedTensor& named : unique_parameters(module)) {
+    tensors.push_back(named.tensor);
+  }
+  return tensors;
+}
+
+class Guard : public ::testing::TestWithParam<int> {};
+
+TEST_P(Guard, BuildsOverEachTrainableParameterOnceInRegistrationOrder) {
+  on_ranks(GetParam(), [](const DeviceMesh& mesh) {
+    TiedModule module(11, 6);
+    module.body->bias.set_requires_grad(false);
+    const auto state = fully_shard(module, {{"", &module}}, plan_of(module, mesh), mesh);
+    auto optimizer = OptimizerGuard(state).build<SGD>(SGDOptions(0.1));
+    ASSERT_EQ(optimizer.raw().param_groups().size(), 1U);
+    const std::vector<at::Tensor>& held = optimizer.raw().param_groups().front().params();
+    ASSERT_EQ(held.size(), 2U);
+    EXPECT_TRUE(held[0].is_same(module.embed_tokens->weight));
+    EXPECT_TRUE(held[1].is_same(module.body->weight));
+  });
+}
+
+TEST_P(Guard, StepsOnShardsAlsoAfterAForwardWithoutABackward) {
+  on_ranks(GetParam(), [](const DeviceMesh& mesh) {
+    SmallNet expected_net;
+    UnitRunner plain;
+    SGD reference(tensors_of(expected_net), SGDOptions(0.1));
+    expected_net.forward(small_input(0), plain).sum().backward();
+    reference.step();
+    SmallNet net;
+    const auto state = shard_small_net(net, mesh);
+    auto optimizer = OptimizerGuard(state).build<SGD>(SGDOptions(0.1));
+    net.forward(small_input(0), *state).sum().backward();
+    net.forward(small_input(1), *state); // a look at another batch: the root stays whole after it
+    optimizer.step();
+    expect_resharded(*state);
+    expect_shards(*state, values_of(expected_net), 1e-6);
+  });
+}
+
+TEST_P(Guard, ZeroGradKeepsOrDropsTheGradientTensors) {
+  on_ranks(GetParam(), [](const DeviceMesh& mesh) {
+    SmallNet net;
+    const auto state = shard_small_net(net, mesh);
+    auto optimizer = OptimizerGuard(state).build<SGD>(SGDOptions(0.1));
+    net.forward(small_input(0), *state).sum().backward();
+    optimizer.zero_grad(/*set_to_none=*/false);
+    EXPECT_TRUE(at::equal(net.scale.grad(), at::zeros({})));
+    optimizer.zero_grad();
+    EXPECT_FALSE(net.scale.grad().defined());
+  });
+}
+
+TEST_P(Guard, ReportsTheGroupAndTheSlotOfEachParameter) {
+  on_ranks(GetParam(), [](const DeviceMesh& mesh) {
+    TiedModule module(11, 6);
+    const auto state = fully_shard(module, {{"body", module.body.get()}}, plan_of(module, mesh), mesh);
+    module.body->bias.set_requires_grad(false);
+    std::vector<torch::optim::OptimizerParamGroup> groups;
+    groups.emplace_back(std::vector<at::Tensor>{module.body->weight, module.body->bias});
+    groups.emplace_back(std::vector<at::Tensor>{module.embed_tokens->weight, at::ones({2, 2})});
+    const SGD optimizer(groups, SGDOptions(0.1));
+    const std::vector<SlotReport> report = OptimizerGuard(state).report(optimizer);
+    ASSERT_EQ(report.size(), 4U);
+    EXPECT_EQ(report[0].kind, SlotKind::kManaged);
+    EXPECT_EQ(report[0].name, "body.weight");
+    EXPECT_EQ(report[1].kind, SlotKind::kFrozen);
+    EXPECT_EQ(report[1].slot, 1U);
+    EXPECT_EQ(report[2].kind, SlotKind::kUnmanaged);
+    EXPECT_EQ(report[2].name, "embed_tokens.weight");
+    EXPECT_EQ(report[2].group, 1U);
+    EXPECT_EQ(report[3].kind, SlotKind::kForeign);
+    EXPECT_EQ(report[3].name, "(unknown), shape [2, 2]");
+  });
+}
+
+TEST_P(Guard, SeesThatAParameterOfTheOptimizerIsNoLongerTheModules) {
+  on_ranks(GetParam(), [](const DeviceMesh& mesh) {
+    SmallNet net;
+    const auto state = shard_small_net(net, mesh);
+    auto optimizer = OptimizerGuard(state).build<SGD>(SGDOptions(0.1));
+    EXPECT_NO_THROW(optimizer.step());
+    net.replace_module("last", torch::nn::Linear(6, 3));
+    expect_refusal([&] { optimizer.step(); }, Code::kOptimizerParameter, {"last.weight", "last.bias", "stale"});
+  });
+}
+
+TEST_P(Guard, SeesAParameterThatIsListedTwice) {
+  on_ranks(GetParam(), [](const DeviceMesh& mesh) {
+    SmallNet net;
+    const auto state = shard_small_net(net, mesh);
+    const OptimizerGuard guard(state);
+    expect_refusal([&] { guard.assert_all_managed({net.scale, net.spare, net.scale}); },
+                   Code::kOptimizerParameter,
+                   {"scale (group 0, slot 2)", "stepped twice"});
+    auto optimizer = guard.build<SGD>(SGDOptions(0.1));
+    expect_refusal([&] { optimizer.add_param_group(torch::optim::OptimizerParamGroup({net.scale})); },
+                   Code::kOptimizerParameter,
+                   {"scale", "stepped twice"});
+  });
+}
+
+TEST_P(Guard, AdmitsWhatIsRegisteredWithIt) {
+  on_ranks(GetParam(), [](const DeviceMesh& mesh) {
+    SmallNet net;
+    const auto state = shard_small_net(net, mesh);
+    const at::Tensor extra = at::ones({2}).requires_grad_(true);
+    OptimizerGuard guard(state);
+    EXPECT_THROW(guard.assert_all_managed({extra}), UsageError);
+    guard.register_managed({{"extra", extra}});
+    EXPECT_NO_THROW(guard.assert_all_managed({extra}));
+    EXPECT_EQ(guard.build<SGD>(SGDOptions(0.1)).raw().param_groups().front().params().size(), 9U);
+  });
+}
+
+TEST_P(Guard, AddsAGroupOfManagedParametersAndStepsOnIt) {
+  on_ranks(GetParam(), [](const DeviceMesh& mesh) {
+    SmallNet net;
+    net.spare.set_requires_grad(false);
+    const auto state = shard_small_net(net, mesh);
+    auto optimizer = OptimizerGuard(state).build<SGD>(SGDOptions(0.5));
+    net.spare.set_requires_grad(true); // unfrozen later
+    optimizer.add_param_group(torch::optim::OptimizerParamGroup({net.spare}));
+    net.forward(small_input(0), *state, /*use_spare=*/true).sum().backward();
+    optimizer.step();
+    EXPECT_TRUE(at::allclose(net.spare.detach(), at::full_like(net.spare, 1.0 - 0.5 * 9))); // used by 3 x 3 outputs
+  });
+}
+
+TEST_P(Guard, AdoptsAnOptimizerThatHasSteppedOnShardsOnlyAndRefusesOneWithWholeState) {
+  on_ranks(GetParam(), [](const DeviceMesh& mesh) {
+    using torch::optim::AdamW;
+    const auto stepped = [](SmallNet& net, UnitRunner& runner) {
+      auto optimizer = std::make_unique<AdamW>(tensors_of(net), torch::optim::AdamWOptions(0.1));
+      net.forward(small_input(0), runner, /*use_spare=*/true).sum().backward();
+      optimizer->step();
+      optimizer->zero_grad();
+      return optimizer;
+    };
+    SmallNet sharded;
+    const auto state = shard_small_net(sharded, mesh);
+    EXPECT_NO_THROW(OptimizerGuard(state).adopt(stepped(sharded, *state)));
+    SmallNet net;
+    UnitRunner plain;
+    auto early = stepped(net, plain); // before fully_shard: its moments have the whole shapes
+    const auto later = shard_small_net(net, mesh);
+    if (mesh.size() == 1) {
+      EXPECT_NO_THROW(OptimizerGuard(later).adopt(std::move(early)).step());
+    } else {
+      expect_refusal([&] { OptimizerGuard(later).adopt(std::move(early)); },
+                     Code::kOptimizerParameter,
+                     {"last.weight", "state", "before fully_shard"});
+    }
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, Guard, ::testing::Values(1, 2), [](const auto& info) {
+  return concat(info.param, info.param == 1 ? "rank" : "ranks");
+});
+
+} // namespace
+} // namespace tieshard::testing
