@@ -172,8 +172,9 @@ void publish(const fs::path& staging, const fs::path& directory) {
 
 ExportReport export_hf(const FsdpState& state,
                        const Checkpoint& source,
-                       const fs::path& directory,
+                       const fs::path& wanted,
                        const ExportOptions& options) {
+  const fs::path directory = wanted.has_filename() ? wanted : wanted.parent_path(); // "out/" is "out"
   const auto start = std::chrono::steady_clock::now();
   const DeviceMesh& mesh = state.mesh();
   const fs::path staging = staging_of(directory);
