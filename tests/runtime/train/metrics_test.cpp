@@ -1,0 +1,59 @@
+#include "tieshard/runtime/train/metrics.h"
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "tieshard/core/base/file.h"
+
+#include "tests/support/diagnostics.h"
+#include "tests/support/tiny_llama.h"
+
+namespace tieshard::testing {
+namespace {
+
+using nlohmann::ordered_json;
+
+TEST(MetricsFile, HasALineAStepThatIsThereAtOnce) {
+  const auto path = fresh_directory("out") / "metrics.jsonl";
+  MetricsFile file(path);
+  file.write({.step = 1, .loss = 2.5, .grad_norm = 0.25, .lr = 1e-4, .tokens = 512, .seconds = 0.125});
+  EXPECT_EQ(read_text_file(path),
+            "{\"step\":1,\"loss\":2.5,\"grad_norm\":0.25,\"lr\":0.0001,\"tokens\":512,\"seconds\":0.125}\n");
+  file.write({.step = 2});
+  const std::string text = read_text_file(path);
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 2);
+}
+
+TEST(MetricsFile, KeepsALossToItsLastBit) {
+  const auto path = fresh_directory("out") / "metrics.jsonl";
+  const double loss = 1.0 / 3.0;
+  MetricsFile(path).write({.step = 1, .loss = loss});
+  EXPECT_EQ(ordered_json::parse(read_text_file(path)).at("loss").get<double>(), loss);
+}
+
+TEST(MetricsFile, ThatCannotBeMadeIsRefused) {
+  const auto path = fresh_directory("out") / "none" / "metrics.jsonl";
+  expect_refusal([&] { MetricsFile file(path); }, Code::kIoFailed, {"metrics.jsonl"});
+}
+
+TEST(RunSummaryJson, HasTheFieldsThatProgramsRead) {
+  RunSummary summary;
+  summary.load_seconds = 1.5;
+  summary.ranks.push_back({.before_load = 1 << 20, .after_load = 3 << 20, .end = 1536 * 1024});
+  summary.ranks.push_back({});
+  summary.steps.push_back({.step = 1, .loss = 4.0, .seconds = 0.5});
+  summary.steps.push_back({.step = 2, .loss = 3.0, .seconds = 0.25});
+  const ordered_json json = ordered_json::parse(to_json(summary));
+  EXPECT_EQ(json.at("load_s"), 1.5);
+  EXPECT_EQ(json.at("step_s"), ordered_json({0.5, 0.25}));
+  EXPECT_EQ(json.at("losses"), ordered_json({4.0, 3.0}));
+  ASSERT_EQ(json.at("ranks").size(), 2U);
+  EXPECT_EQ(json.at("ranks")[0].at("rank"), 0);
+  EXPECT_EQ(json.at("ranks")[1].at("rank"), 1);
+  EXPECT_EQ(json.at("ranks")[0].at("rss_before_load_mib"), 1.0);
+  EXPECT_EQ(json.at("ranks")[0].at("rss_after_load_mib"), 3.0);
+  EXPECT_EQ(json.at("ranks")[0].at("rss_peak_mib"), 1.5);
+}
+
+} // namespace
+} // namespace tieshard::testing
