@@ -59,7 +59,6 @@
   X(kUnknownArchitecture,  "unknown-architecture",   "the model family is not known") \
   X(kTieUnknownName,       "tie-unknown-name",       "a declared tie names no parameter") \
   X(kTieCycle,             "tie-cycle",              "declared ties form a cycle") \
-  X(kTieInTwoGroups,       "tie-in-two-groups",      "a name is declared tied twice") \
   X(kTieShapeMismatch,     "tie-shape-mismatch",     "tied parameters have different shapes") \
   X(kTieConflict,          "tie-conflict",           "names declared tied are stored with different values") \
   X(kTieCopiesEqual,       "tie-copies-equal",       "a tied weight is stored under several names, equally") \
