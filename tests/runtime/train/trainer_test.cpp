@@ -54,7 +54,7 @@ TEST_P(Train, LeavesMetricsASummaryAndAnExportThatLoads) {
     std::atomic<std::uint64_t> bytes = 0;
     const RunSummary summary = train(config,
                                      mesh,
-                                     {.on_load_progress = [&](std::uint64_t more) { bytes += more; },
+                                     {.on_load_progress = [&](std::uint64_t more, std::uint64_t) { bytes += more; },
                                       .on_load = [&](const ParallelModel&, double) { ++loads; },
                                       .on_step = [&](const StepMetrics&) { ++steps; },
                                       .on_export = [&](const ExportReport&) { ++exports; }});

@@ -94,30 +94,37 @@ class RunReport {
       : config_(config), mesh_(mesh), console_(console) {}
 
   TrainObserver observer() {
-    return {.on_load = [this](const ParallelModel& parallel, double seconds) { show_load(parallel, seconds); },
+    return {.on_load_progress = [this](std::uint64_t done, std::uint64_t total) { show_progress(done, total); },
+            .on_load = [this](const ParallelModel& parallel, double seconds) { show_load(parallel, seconds); },
             .on_step = [this](const StepMetrics& metrics) { show_step(metrics); },
             .on_export = [this](const ExportReport& report) { show_export(report); }};
   }
 
  private:
+  void show_progress(std::uint64_t done, std::uint64_t total) {
+    if (!progress_) {
+      progress_.emplace(console_, "load", total);
+    }
+    progress_->update(done);
+  }
+
   void show_load(const ParallelModel& parallel, double seconds) {
-    print_findings(console_.err, parallel.findings);
     const LoadLedger& ledger = parallel.ledger;
-    console_.out.text << concat("load    ",
-                                ledger.entries.size(),
-                                " tensors, ",
-                                format_parameters(parallel.plan.total_numel()),
-                                " parameters on ",
-                                mesh_.size(),
-                                mesh_.size() == 1 ? " rank" : " ranks",
-                                " in ",
-                                format_seconds(seconds),
-                                " | ledger: all from files, ",
-                                ledger.materialized(),
-                                " materialized once, ",
-                                parallel.ties.groups().size(),
-                                " tied, 0 random\n");
-    console_.out.text.flush();
+    show_progress(0, 0); // a rank without a byte to read has reported none
+    progress_->finish(concat(ledger.entries.size(),
+                             " tensors, ",
+                             format_parameters(parallel.plan.total_numel()),
+                             " parameters on ",
+                             mesh_.size(),
+                             mesh_.size() == 1 ? " rank" : " ranks",
+                             " in ",
+                             format_seconds(seconds),
+                             " | ledger: all from files, ",
+                             ledger.materialized(),
+                             " materialized once, ",
+                             parallel.ties.groups().size(),
+                             " tied, 0 random"));
+    print_findings(console_.err, parallel.findings);
   }
 
   /// On a terminal the line is drawn over; in a pipe every tenth of the run gets a line, and the first and last step.
@@ -169,6 +176,7 @@ class RunReport {
   const TrainConfig& config_;
   const DeviceMesh& mesh_;
   const Console& console_;
+  std::optional<Progress> progress_;
   double spent_ = 0;
 };
 

@@ -87,6 +87,18 @@ std::vector<SliceRead> prepare(const TensorsByName& tensors,
   return wanted;
 }
 
+ReaderOptions reader_options(const LoadOptions& options, const std::vector<SliceRead>& reads) {
+  ReaderOptions reader{.threads = options.threads, .buffer_bytes = options.buffer_bytes};
+  if (options.on_progress) {
+    std::uint64_t total = 0;
+    for (const SliceRead& read : reads) {
+      total += read.range.bytes();
+    }
+    reader.on_progress = [&options, total](std::uint64_t done) { options.on_progress(done, total); };
+  }
+  return reader;
+}
+
 /// After a failed read: what this load materialized has no bytes again.
 void take_back(const TensorsByName& tensors, const ShardPlan& plan, const LoadLedger& ledger) {
   for (const LedgerEntry& entry : ledger.entries) {
@@ -143,11 +155,7 @@ LoadLedger load_shards(torch::nn::Module& module,
     std::vector<ReadTarget> targets;
     const std::vector<SliceRead> reads = prepare(tensors, plan, read_plan.reads, mesh.rank(), ledger, targets);
     try {
-      ledger.bytes_read = read_slices(
-          checkpoint,
-          reads,
-          targets,
-          {.threads = options.threads, .buffer_bytes = options.buffer_bytes, .on_progress = options.on_progress});
+      ledger.bytes_read = read_slices(checkpoint, reads, targets, reader_options(options, reads));
     } catch (...) {
       take_back(tensors, plan, ledger);
       throw;

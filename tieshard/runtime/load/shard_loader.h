@@ -19,9 +19,9 @@
 namespace tieshard {
 
 struct LoadOptions {
-  int threads = 1;                                  ///< reader threads
-  std::uint64_t buffer_bytes = 4 << 20;             ///< read buffer of each thread
-  std::function<void(std::uint64_t)> on_progress{}; ///< bytes that this rank has finished
+  int threads = 1;                                                            ///< reader threads
+  std::uint64_t buffer_bytes = 4 << 20;                                       ///< read buffer of each thread
+  std::function<void(std::uint64_t done, std::uint64_t total)> on_progress{}; ///< bytes of this rank's slices
 };
 
 /// Gives each meta parameter of `module` storage for this rank's slice, in the plan's dtype, and reads it. Each storage

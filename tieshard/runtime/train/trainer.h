@@ -20,7 +20,7 @@ namespace tieshard {
 /// Who wants to know how a run goes; called on rank 0 only, from its main thread (on_load_progress from a reader
 /// thread).
 struct TrainObserver {
-  std::function<void(std::uint64_t bytes)> on_load_progress{}; ///< of rank 0's slices
+  std::function<void(std::uint64_t done, std::uint64_t total)> on_load_progress{}; ///< bytes of rank 0's slices
   std::function<void(const ParallelModel&, double seconds)> on_load{};
   std::function<void(const StepMetrics&)> on_step{};
   std::function<void(const ExportReport&)> on_export{};
