@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <thread>
 
 #include <gmock/gmock.h>
@@ -13,6 +14,8 @@
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
+#include "tests/support/diagnostics.h"
 
 namespace tieshard::testing {
 namespace {
@@ -158,6 +161,26 @@ TEST(LocalLauncher, ARankThatIgnoresSigtermIsKilled) {
   const auto folder = make_folder();
   EXPECT_EQ(launch_local(options_for("IgnoresSigtermOrEndsWithStatus3")), 3);
   EXPECT_FALSE(running(std::stoi(note(folder, 0))));
+}
+
+TEST(LocalLauncher, RefusesANumberOfRanksThatNoHostRuns) {
+  for (const std::int64_t ranks : {std::int64_t{0}, std::int64_t{-1}, std::numeric_limits<std::int64_t>::max()}) {
+    expect_refusal([&] { launch_local(options_for("TellsItsVariables", ranks)); },
+                   Code::kBadRankCount,
+                   {"--ranks", concat("expected 1 to ", kMostLocalRanks, ", got ", ranks)});
+  }
+}
+
+TEST(LocalLauncher, StartsNoMoreRanksAfterASignal) {
+  const auto folder = make_folder();
+  ::sigset_t term;
+  ::sigemptyset(&term);
+  ::sigaddset(&term, SIGTERM);
+  ::sigprocmask(SIG_BLOCK, &term, nullptr);
+  ::raise(SIGTERM); // pending when the launcher begins: it sees it after the first rank
+  EXPECT_EQ(launch_local(options_for("TellsItsProcessAndSleeps", 12)), 128 + SIGTERM);
+  ::sigprocmask(SIG_UNBLOCK, &term, nullptr);
+  EXPECT_EQ(note(folder, 11), "");
 }
 
 /// Launches sleeping ranks from a process of its own, sends it `signal`, and expects that nothing is left.

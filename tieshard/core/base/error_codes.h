@@ -70,7 +70,7 @@
   X(kTiedWeightOnVocab,    "tied-weight-on-vocab",   "a tied weight is asked onto another dimension than its last") \
   X(kUnknownParameter,     "unknown-parameter",      "a name that no parameter has") \
   X(kBadShardDim,          "bad-shard-dim",          "a shard dimension that the parameter does not have") \
-  X(kBadRankCount,         "bad-rank-count",         "a number of ranks below one") \
+  X(kBadRankCount,         "bad-rank-count",         "a number of ranks that cannot be") \
   X(kBadSlice,             "bad-slice",              "a slice lies outside its tensor") \
   X(kMissingParameter,     "missing-parameter",      "a parameter has no value in the checkpoint") \
   X(kShapeMismatch,        "shape-mismatch",         "a stored shape is not the one that the config asks for") \

@@ -69,19 +69,22 @@ class Ranks {
  public:
   explicit Ranks(const LaunchOptions& options) : options_(options) {}
 
-  void start(int port, const sigset_t& mask) {
+  /// True while there are ranks to start: none any more once all are to end.
+  bool starting() const {
+    return !ending() && next_ < options_.ranks;
+  }
+
+  void start_next(int port, const sigset_t& mask) {
     const pid_t launcher = ::getpid();
-    for (std::int64_t rank = 0; rank < options_.ranks; ++rank) {
-      const pid_t child = ::fork();
-      if (child == 0) {
-        become_rank(options_, rank, port, launcher, mask);
-      }
-      if (child < 0) {
-        signal_all(SIGKILL);
-        fail(concat("fork of rank ", rank));
-      }
-      running_.emplace(child, rank);
+    const pid_t child = ::fork();
+    if (child == 0) {
+      become_rank(options_, next_, port, launcher, mask);
     }
+    if (child < 0) {
+      signal_all(SIGKILL);
+      fail(concat("fork of rank ", next_));
+    }
+    running_.emplace(child, next_++);
   }
 
   /// Takes note of every rank that has ended.
@@ -147,6 +150,7 @@ class Ranks {
   }
 
   const LaunchOptions& options_;
+  std::int64_t next_ = 0; ///< rank
   std::map<pid_t, std::int64_t> running_;
   Clock::time_point deadline_{};
   bool pressed_ = false;
@@ -156,6 +160,13 @@ class Ranks {
 } // namespace
 
 int launch_local(const LaunchOptions& options) {
+  if (options.ranks < 1 || options.ranks > kMostLocalRanks) {
+    throw InputError({.code = Code::kBadRankCount,
+                      .what = "a number of ranks that one host cannot run",
+                      .where = "--ranks",
+                      .why = concat("expected 1 to ", kMostLocalRanks, ", got ", options.ranks),
+                      .fix = "start one rank for each accelerator, or for a few processor cores"});
+  }
   sigset_t waited;
   sigset_t before;
   ::sigemptyset(&waited);
@@ -164,9 +175,13 @@ int launch_local(const LaunchOptions& options) {
   }
   ::sigprocmask(SIG_BLOCK, &waited, &before);
   Ranks ranks(options);
-  ranks.start(free_port(), before);
-  while (ranks.any()) {
-    const timespec tick{.tv_sec = 0, .tv_nsec = 100'000'000};
+  const int port = free_port();
+  while (ranks.starting() || ranks.any()) {
+    const bool starting = ranks.starting();
+    if (starting) {
+      ranks.start_next(port, before);
+    }
+    const timespec tick{.tv_sec = 0, .tv_nsec = starting ? 0 : 100'000'000};
     const int signal = ::sigtimedwait(&waited, nullptr, &tick);
     if (signal > 0 && signal != SIGCHLD) {
       ranks.end(128 + signal);

@@ -17,6 +17,9 @@
 
 namespace tieshard {
 
+/// More on one host is a slip of the finger that would bring the host down.
+inline constexpr std::int64_t kMostLocalRanks = 1024;
+
 struct LaunchOptions {
   std::int64_t ranks = 1;
   std::vector<std::string> arguments;              ///< of the program, argv[0] included; run as /proc/self/exe
@@ -27,10 +30,12 @@ struct LaunchOptions {
 /// Starts the ranks and waits for all of them. Must be called from a single-threaded process.
 ///
 /// When a rank fails or this process gets SIGINT, SIGTERM or SIGHUP, the others get SIGTERM after `grace` and SIGKILL
-/// after another `grace`; when this process is killed, the kernel kills them. No process is left behind.
+/// after another `grace`; when this process is killed, the kernel kills them. No process is left behind, nor is one
+/// started after such an event.
 ///
 /// @returns 0, else the exit status of the rank that failed first (128 + signal when a signal ended it or this process)
-/// @throws PeerError io-failed when a process cannot be started
+/// @throws InputError bad-rank-count, before anything is started, for fewer than 1 or more than kMostLocalRanks;
+///         PeerError io-failed when a process cannot be started (those that were are ended)
 int launch_local(const LaunchOptions& options);
 
 } // namespace tieshard
