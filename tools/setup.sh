@@ -6,7 +6,7 @@
 #
 #   core    Debian packages: compiler, CMake, Ninja, ccache, nlohmann-json, CLI11, GoogleTest
 #   build   core, and: Gloo's headers; a virtual environment in .venv with the torch wheel (LibTorch)
-#   test    build, and: the Python packages of tests/requirements.txt, a text to train on
+#   test    build, and: the Python packages of tests/requirements.txt
 #   format  .venv with the pinned clang-format and clang-tidy
 #   fuzz    core, and: clang with libFuzzer
 #
@@ -103,7 +103,6 @@ need_torch() {
 CORE_PACKAGES=(g++ cmake ninja-build ccache make git python3 python3-venv
   nlohmann-json3-dev libcli11-dev libgtest-dev libgmock-dev)
 BUILD_PACKAGES=("${CORE_PACKAGES[@]}" libgloo-dev)
-TEST_PACKAGES=("${BUILD_PACKAGES[@]}" bible-kjv bible-kjv-text)
 FUZZ_PACKAGES=("${CORE_PACKAGES[@]}" clang-14 libclang-rt-14-dev)
 
 setup_core() {
@@ -116,8 +115,7 @@ setup_build() {
 }
 
 setup_test() {
-  need_packages "${TEST_PACKAGES[@]}"
-  need_torch
+  setup_build
   pip_file tests/requirements.txt
   pip_file tests/requirements-no-deps.txt --no-deps
 }
