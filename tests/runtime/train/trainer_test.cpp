@@ -143,8 +143,9 @@ INSTANTIATE_TEST_SUITE_P(Ranks, Train, ::testing::Values(1, 2), [](const auto& i
 TEST(TrainInBfloat16Compute, FollowsTheFloat32Run) {
   const auto model = write_tiny_llama("model", {});
   const auto out = fresh_directory("out");
+  const TrainConfig base = config_for(model, out / "wide"); // writes the tokens: once, before there are ranks
   on_ranks(2, [&](const DeviceMesh& mesh) {
-    TrainConfig config = config_for(model, out / "wide");
+    TrainConfig config = base;
     config.shuffle = false;
     const RunSummary wide = train(config, mesh);
     config.out = out / "narrow";

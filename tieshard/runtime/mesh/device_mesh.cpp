@@ -3,6 +3,7 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include "tieshard/core/base/error.h"
+#include "tieshard/runtime/mesh/collectives.h"
 #include "tieshard/runtime/mesh/process_group.h"
 
 namespace tieshard {
@@ -16,6 +17,7 @@ DeviceMesh DeviceMesh::connect(const RankEnvironment& environment, std::chrono::
   mesh.environment_ = environment;
   if (environment.world_size > 1) {
     mesh.backend_ = connect_gloo(environment, timeout);
+    barrier(mesh); // a rank that left now would close its connections while another still makes them
   }
   return mesh;
 }
