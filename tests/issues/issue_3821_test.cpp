@@ -181,12 +181,26 @@ TEST_P(Issue3821, AdaptersAndAHeadAddedBeforeAreManagedAndTrained) {
     module->add_adapter(2);
     module->add_value_head();
     const auto state = shard(*module, mesh);
-    const auto optimizer = OptimizerGuard(state).build<torch::optim::AdamW>(adamw_options());
-    const std::vector<SlotReport> report =
-        OptimizerGuard(state).report(const_cast<GuardedOptimizer<torch::optim::AdamW>&>(optimizer).raw());
+    auto optimizer = OptimizerGuard(state).build<torch::optim::AdamW>(adamw_options());
+    const std::vector<SlotReport> report = OptimizerGuard(state).report(optimizer.raw());
     EXPECT_EQ(report.size(), 7U);
     for (const SlotReport& slot : report) {
       EXPECT_EQ(slot.kind, SlotKind::kManaged) << slot.name;
+    }
+    const std::vector<NamedTensor> before = full_state_dict(*state);
+    const at::Tensor ids = at::arange(10, at::kLong).remainder(kVocab).view({2, 5});
+    const at::Tensor values = state->run(*module, ids, [&](const at::Tensor& x) {
+      const at::Tensor hidden = module->embed_tokens->forward(x);
+      const auto adapter = module->body->named_parameters();
+      const at::Tensor adapted = at::linear(at::linear(hidden, adapter["lora_A"]), adapter["lora_B"]);
+      return module->value_head->forward(at::tanh(module->body->forward(hidden) + adapted));
+    });
+    values.square().mean().backward();
+    optimizer.step();
+    const std::vector<NamedTensor> after = full_state_dict(*state);
+    for (std::size_t index = 0; index < after.size(); ++index) {
+      // with B = 0 the gradient of A is 0: only weight decay moves it, and that it does
+      EXPECT_FALSE(at::equal(after[index].tensor, before[index].tensor)) << after[index].fqn;
     }
   });
 }

@@ -109,12 +109,15 @@ TEST(Issue3870, AnUntiedModelWithoutItsHeadIsRefusedByName) {
       expect_refusal(
           [&] { build_read_plan(checkpoint, plan, 0); }, Code::kMissingParameter, {kHead, "tie_word_embeddings"});
     }
-    EXPECT_THROW(parallelize(directory, mesh, exact_options()), Error);
+    expect_refusal([&] { parallelize(directory, mesh, exact_options()); },
+                   mesh.rank() == 0 ? Code::kMissingParameter : Code::kPeerFailed,
+                   {kHead});
   });
 }
 
 TEST(Issue3870, OneToFourRanksGiveTheLossesOfOne) {
-  // vocab 37 and hidden 12: not divisible by 4 or 3, resp. 5; four rows over three ranks: unequal targets
+  // vocab 37 and hidden 12: not divisible by 4 or 3, resp. 5; three rows over up to four ranks: unequal targets, and
+  // none on one
   const auto directory = write_tiny_llama("model", {});
   const auto file = fresh_directory("losses") / "one";
   const auto run = [&](const DeviceMesh& mesh) {

@@ -49,11 +49,11 @@ class TiedModule : public torch::nn::Module {
 
   /// A second, separate head.
   void add_value_head() {
-    register_module("value_head", torch::nn::Linear(body->weight.size(0), 1));
+    value_head = register_module("value_head", torch::nn::Linear(body->weight.size(0), 1));
   }
 
   torch::nn::Embedding embed_tokens{nullptr};
-  torch::nn::Linear body{nullptr};
+  torch::nn::Linear body{nullptr}, value_head{nullptr};
   std::shared_ptr<TiedHead> lm_head;
 };
 

@@ -54,10 +54,10 @@ int report(const Console& console, const Diagnostic& diagnostic, int status) {
   return status;
 }
 
-Diagnostic unexpected(const char* message) {
+Diagnostic unexpected(std::string_view message) {
   return {.code = Code::kBug,
           .what = "tieshard met an exception that it does not know",
-          .why = message,
+          .why = std::string(message.substr(0, message.find('\n'))), // without a library's stack trace
           .fix = "please report this with the command line that led here"};
 }
 

@@ -137,7 +137,7 @@ TEST(RankEnvironment, ARankWithoutACountIsRefusedForEveryLauncher) {
   expect_bad({{"RANK", "0"}}, {"WORLD_SIZE", "RANK is set to 0"});
   expect_bad({{"OMPI_COMM_WORLD_RANK", "0"}}, {"OMPI_COMM_WORLD_SIZE"});
   expect_bad({{"PMI_RANK", "0"}}, {"PMI_SIZE"});
-  expect_bad({{"SLURM_PROCID", "0"}}, {"SLURM_NTASKS"});
+  EXPECT_EQ(read({{"SLURM_PROCID", "0"}, {"SLURM_JOB_ID", "7"}}).world_size, 1); // a batch script of sbatch
 }
 
 TEST(RankEnvironment, ACountOfSeveralWithoutARankIsRefused) {

@@ -125,6 +125,18 @@ void write_outputs(const std::filesystem::path& path, const at::Tensor& logits, 
   });
 }
 
+/// `forward` overwrites nothing: a model's own weights would be a slip of the finger away.
+void require_new_file(const std::filesystem::path& path) {
+  std::error_code error;
+  if (std::filesystem::exists(path, error)) {
+    throw InputError({.code = Code::kOutputExists,
+                      .what = "the file for the logits is there already",
+                      .where = concat("--out ", path.string()),
+                      .why = "expected no such name yet",
+                      .fix = "choose another --out, or remove this file"});
+  }
+}
+
 void forward_on(const ForwardFlags& flags, at::ScalarType dtype, const DeviceMesh& mesh, const Console& console) {
   at::set_num_threads(flags.ranks.threads);
   ParallelizeOptions options{.explicit_ties = declared_ties(flags.ties), .param_dtype = dtype};
@@ -171,7 +183,8 @@ void add_forward(CLI::App& app, Verb& chosen, const std::vector<std::string>& ar
   verb->callback([flags, &chosen, arguments] {
     chosen = [flags, arguments](const Console& console) {
       const at::ScalarType dtype = dtype_flag("--dtype", flags->dtype);
-      require_at_least("--count", flags->count, 0);
+      require_between("--count", flags->count, 0, 1'000'000'000);
+      require_new_file(flags->out);
       return run_ranks(
           flags->ranks, arguments, console, [&](const DeviceMesh& mesh) { forward_on(*flags, dtype, mesh, console); });
     };

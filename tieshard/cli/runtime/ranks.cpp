@@ -75,9 +75,9 @@ int run_ranks(const RankFlags& flags,
               const std::vector<std::string>& arguments,
               const Console& console,
               const std::function<void(const DeviceMesh&)>& work) {
-  require_at_least("--ranks", flags.ranks, 1);
-  require_at_least("--threads", flags.threads, 1);
-  require_at_least("--timeout", flags.timeout_s, 1);
+  require_between("--ranks", flags.ranks, 1, 4096);
+  require_between("--threads", flags.threads, 1, 1024);
+  require_between("--timeout", flags.timeout_s, 1, 1'000'000);
   const RankEnvironment environment = read_rank_environment();
   if (flags.ranks > 1 && environment.world_size == 1) {
     return launch_local({.ranks = flags.ranks, .arguments = arguments, .on_death = [&](const Diagnostic& diagnostic) {
@@ -112,13 +112,13 @@ void add_token_dtype_flag(CLI::App& verb, std::string& text) {
       ->capture_default_str();
 }
 
-void require_at_least(const std::string& flag, std::int64_t value, std::int64_t least) {
-  if (value < least) {
+void require_between(const std::string& flag, std::int64_t value, std::int64_t least, std::int64_t most) {
+  if (value < least || value > most) {
     throw InputError({.code = Code::kBadFlag,
                       .what = "a command line flag has a value that cannot be used",
                       .where = flag,
-                      .why = concat("expected at least ", least, ", got ", value),
-                      .fix = concat("give ", flag, " ", least, " or more")});
+                      .why = concat("expected ", least, " to ", most, ", got ", value),
+                      .fix = concat("give ", flag, " a value in that range")});
   }
 }
 

@@ -52,7 +52,7 @@ TokenDtype token_dtype_flag(const std::string& text);
 /// Adds --data-dtype.
 void add_token_dtype_flag(CLI::App& verb, std::string& text);
 
-/// A flag that has to be at least `least`. @throws InputError bad-flag
-void require_at_least(const std::string& flag, std::int64_t value, std::int64_t least);
+/// A flag that has to be at least `least` and at most `most`. @throws InputError bad-flag
+void require_between(const std::string& flag, std::int64_t value, std::int64_t least, std::int64_t most);
 
 } // namespace tieshard::cli

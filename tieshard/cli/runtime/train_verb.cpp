@@ -52,9 +52,9 @@ void refuse_float16(const char* flag, const std::string& text) {
 
 TrainConfig checked(const TrainFlags& flags) {
   TrainConfig config = flags.config;
-  require_at_least("--steps", config.steps, 0);
-  require_at_least("--batch", config.batch, 1);
-  require_at_least("--seq", config.sequence, 2);
+  require_between("--steps", config.steps, 0, 1'000'000'000);
+  require_between("--batch", config.batch, 1, 1'000'000);
+  require_between("--seq", config.sequence, 2, 100'000'000);
   for (const auto& [flag, value] : {std::pair{"--lr", config.lr}, {"--weight-decay", config.weight_decay}}) {
     if (!std::isfinite(value) || value < 0) {
       throw InputError({.code = Code::kBadFlag,
@@ -213,7 +213,7 @@ void add_train(CLI::App& app, Verb& chosen, const std::vector<std::string>& argu
       ->capture_default_str();
   add_repeated(
       *verb, "--tie", flags->ties, "ALIAS=CANONICAL", "Two names that are one weight, beside what the files say");
-  verb->add_option("--seed", config.seed, "Of the sample order")->capture_default_str();
+  verb->add_option("--seed", config.seed, "Of the sample order")->check(CLI::NonNegativeNumber)->capture_default_str();
   verb->add_flag("--no-shuffle", flags->no_shuffle, "Step s takes consecutive samples, rank-major");
   verb->add_flag("--no-reshard-after-forward", flags->no_reshard, "Keep layers whole between forward and backward");
   verb->footer(kTrainExamples);

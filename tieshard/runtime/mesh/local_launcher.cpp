@@ -65,6 +65,20 @@ int free_port() {
   ::_exit(127);
 }
 
+std::string death_advice(int signal) {
+  return signal == SIGKILL ? "signal 9 without a sender is mostly the kernel's out-of-memory killer: see its log; the "
+                             "other ranks are being ended"
+                           : "look at what the rank printed before, or run it under a debugger; the other ranks are "
+                             "being ended";
+}
+
+/// A signal that this process was told to ignore (by nohup, or as a script's background job) stays ignored.
+bool is_ignored(int signal) {
+  struct sigaction action{};
+  ::sigaction(signal, nullptr, &action);
+  return action.sa_handler == SIG_IGN;
+}
+
 class Ranks {
  public:
   explicit Ranks(const LaunchOptions& options) : options_(options) {}
@@ -107,8 +121,7 @@ class Ranks {
              .what = "a rank ended without a word",
              .where = concat("rank ", rank, "/", options_.ranks, ", process ", child),
              .why = concat("it was ended by signal ", WTERMSIG(status), " (", ::strsignal(WTERMSIG(status)), ")"),
-             .fix = "signal 9 without a sender is mostly the kernel's out-of-memory killer: see its log; the "
-                    "other ranks are being ended"});
+             .fix = death_advice(WTERMSIG(status))});
       }
       end(code);
     }
@@ -125,6 +138,9 @@ class Ranks {
   /// Sends the signals that are due.
   void press() {
     if (ending() && Clock::now() >= deadline_) {
+      if (pressed_) {
+        report_stuck();
+      }
       signal_all(pressed_ ? SIGKILL : SIGTERM);
       pressed_ = true;
       deadline_ = Clock::now() + options_.grace;
@@ -145,6 +161,22 @@ class Ranks {
   }
 
  private:
+  /// Names the ranks that SIGTERM did not end: mostly the one that the others waited for.
+  void report_stuck() const {
+    for (const auto& [child, rank] : running_) {
+      if (options_.on_death) {
+        options_.on_death(
+            {.code = Code::kRankDied,
+             .what = "a rank did not end when it was asked to",
+             .where = concat("rank ", rank, "/", options_.ranks, ", process ", child),
+             .why = concat("it ignored SIGTERM for ",
+                           options_.grace.count() / 1000,
+                           " s: it was stopped, or hangs in the kernel"),
+             .fix = "it is being killed; if the others gave up waiting, this is the rank they waited for"});
+      }
+    }
+  }
+
   bool ending() const {
     return code_ != 0;
   }
@@ -171,7 +203,9 @@ int launch_local(const LaunchOptions& options) {
   sigset_t before;
   ::sigemptyset(&waited);
   for (const int signal : {SIGCHLD, SIGINT, SIGTERM, SIGHUP}) {
-    ::sigaddset(&waited, signal);
+    if (signal == SIGCHLD || !is_ignored(signal)) {
+      ::sigaddset(&waited, signal);
+    }
   }
   ::sigprocmask(SIG_BLOCK, &waited, &before);
   Ranks ranks(options);

@@ -24,7 +24,7 @@ struct LaunchOptions {
   std::int64_t ranks = 1;
   std::vector<std::string> arguments;              ///< of the program, argv[0] included; run as /proc/self/exe
   std::chrono::milliseconds grace{5000};           ///< after a failure or a signal: how long the others may take to end
-  std::function<void(const Diagnostic&)> on_death; ///< called when a rank dies of a signal (it cannot say so itself)
+  std::function<void(const Diagnostic&)> on_death; ///< called when a rank dies of a signal, or does not end
 };
 
 /// Starts the ranks and waits for all of them. Must be called from a single-threaded process.

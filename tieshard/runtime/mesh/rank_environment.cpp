@@ -71,9 +71,11 @@ void set_meeting_point(RankEnvironment& environment, const Names& names, const E
   const auto address = lookup("MASTER_ADDR");
   const auto port = lookup("MASTER_PORT");
   if (environment.launcher == Launcher::kTorchrun && environment.world_size > 1 && (!address || !port)) {
-    refuse(address ? "MASTER_PORT" : "MASTER_ADDR",
-           concat("RANK=", environment.rank, " of WORLD_SIZE=", environment.world_size, " needs both, got none"),
-           "start through torchrun or --ranks N, or set MASTER_ADDR and MASTER_PORT to rank 0's host and a free port");
+    refuse(
+        address ? "MASTER_PORT" : "MASTER_ADDR",
+        concat(
+            "RANK=", environment.rank, " of WORLD_SIZE=", environment.world_size, " needs MASTER_ADDR and MASTER_PORT"),
+        "start through torchrun or --ranks N, or set MASTER_ADDR and MASTER_PORT to rank 0's host and a free port");
   }
   if (environment.launcher == Launcher::kSlurm) {
     const auto nodes = lookup("SLURM_STEP_NODELIST") ? lookup("SLURM_STEP_NODELIST") : lookup("SLURM_JOB_NODELIST");
@@ -119,6 +121,9 @@ RankEnvironment read_rank_environment(const EnvironmentLookup& lookup) {
       continue;
     }
     const auto size = lookup(names.size);
+    if (!size && names.launcher == Launcher::kSlurm) {
+      continue; // the batch script of sbatch itself: no srun has started it
+    }
     if (!size) {
       refuse(names.size,
              concat(names.rank, " is set to ", *rank, " but ", names.size, " is not"),

@@ -48,13 +48,14 @@ fs::path staging_of(const fs::path& directory) {
 
 /// Rank 0: an empty staging directory with every file at its full size.
 void stage(const fs::path& directory, const fs::path& staging, const std::vector<ExportFile>& files) {
-  if (fs::exists(directory)) {
+  std::error_code error;
+  if (fs::exists(directory, error)) {
     throw InputError({.code = Code::kOutputExists,
                       .what = "the output directory holds something already",
                       .where = directory.string(),
+                      .why = "expected no such name yet",
                       .fix = "choose another directory or remove this one; an export never mixes with an older one"});
   }
-  std::error_code error;
   fs::remove_all(staging, error);
   fs::create_directories(staging, error);
   if (error) {
@@ -139,6 +140,19 @@ bool is_companion(const fs::path& path) {
   return extension == ".json" || extension == ".txt" || extension == ".model" || extension == ".jinja";
 }
 
+void copy_durably(const fs::path& from, const fs::path& to) {
+  std::error_code error;
+  fs::copy_file(from, to, error);
+  if (error) {
+    throw PeerError({.code = Code::kIoFailed,
+                     .what = "a file beside the weights could not be copied",
+                     .where = concat(from.string(), " -> ", to.string()),
+                     .why = error.message(),
+                     .fix = "check permissions and free space; nothing was published"});
+  }
+  File::open_for_writing(to).sync();
+}
+
 void copy_companions(const Checkpoint& source,
                      const ShardPlan& plan,
                      const fs::path& staging,
@@ -149,7 +163,7 @@ void copy_companions(const Checkpoint& source,
   }
   for (const fs::directory_entry& entry : fs::directory_iterator(source.directory())) {
     if (entry.is_regular_file() && is_companion(entry.path())) {
-      write_text_file(staging / entry.path().filename(), read_text_file(entry.path()));
+      copy_durably(entry.path(), staging / entry.path().filename());
     }
   }
 }

@@ -55,7 +55,7 @@ TokenData TokenData::open(const std::filesystem::path& path, const TokenDataOpti
 /// tell.
 void TokenData::refuse_wider_tokens() const {
   const std::int64_t looked_at = std::min<std::int64_t>(tokens_, 4096);
-  if (options_.dtype != TokenDtype::kUint16 || looked_at < 64) {
+  if (options_.dtype != TokenDtype::kUint16 || looked_at < 8) {
     return;
   }
   std::vector<std::uint16_t> start(static_cast<std::size_t>(looked_at));

@@ -29,22 +29,23 @@ double seconds_since(Clock::time_point start) {
 
 /// Rank 0 makes OUT; one that holds a run already is refused.
 void make_output(const TrainConfig& config) {
+  std::error_code error;
   for (const char* name : {"metrics.jsonl", "summary.json", "export"}) {
-    if (std::filesystem::exists(config.out / name)) {
+    if (std::filesystem::exists(config.out / name, error)) {
       throw InputError({.code = Code::kOutputExists,
                         .what = "the output directory holds a run already",
                         .where = (config.out / name).string(),
+                        .why = "a run never writes into another one",
                         .fix = "choose another --out, or remove this one"});
     }
   }
-  std::error_code error;
   std::filesystem::create_directories(config.out, error);
-  if (error) {
-    throw PeerError({.code = Code::kIoFailed,
-                     .what = "the output directory could not be made",
-                     .where = config.out.string(),
-                     .why = error.message(),
-                     .fix = "check permissions of --out"});
+  if (error || !std::filesystem::is_directory(config.out, error)) {
+    throw InputError({.code = Code::kBadFlag,
+                      .what = "the output directory could not be made",
+                      .where = concat("--out \"", config.out.string(), "\""),
+                      .why = error ? error.message() : "something that is no directory has this name",
+                      .fix = "give a directory that can be made, with a parent that can be written"});
   }
 }
 
@@ -123,11 +124,6 @@ void run_steps(const TrainConfig& config,
                const TrainObserver& observer,
                RunSummary& summary) {
   std::optional<MetricsFile> file;
-  agree(mesh, "metrics", [&] {
-    if (mesh.rank() == 0) {
-      file.emplace(config.out / "metrics.jsonl");
-    }
-  });
   auto optimizer = OptimizerGuard(parallel.state)
                        .build<torch::optim::AdamW>(torch::optim::AdamWOptions(config.lr)
                                                        .betas({config.beta1, config.beta2})
@@ -146,7 +142,10 @@ void run_steps(const TrainConfig& config,
     metrics.seconds = slowest(mesh, seconds_since(start));
     summary.steps.push_back(metrics);
     agree(mesh, "metrics", [&] {
-      if (file) {
+      if (mesh.rank() == 0) {
+        if (!file) { // only now, so that a run that never made a step can be started again
+          file.emplace(config.out / "metrics.jsonl");
+        }
         file->write(metrics);
       }
     });
