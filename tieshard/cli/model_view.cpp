@@ -25,7 +25,7 @@ ModelView open_model(const std::filesystem::path& directory, const DeclaredTies&
   ModelView view{.checkpoint = Checkpoint::open(directory)};
   view.family = &require_family(view.checkpoint.config());
   view.table = view.family->table(view.checkpoint.config());
-  view.ties = TieRegistry::of(view.checkpoint, view.table, declared);
+  view.ties = TieRegistry::of(view.checkpoint, view.table, {.explicit_ties = declared});
   return view;
 }
 

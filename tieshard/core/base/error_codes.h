@@ -51,12 +51,17 @@
   X(kTensorInTwoShards,    "tensor-in-two-shards",   "a tensor is stored in more than one shard") \
   X(kTotalSize,            "total-size",             "total_size of the index is not the sum of its tensors") \
   X(kStaleIndex,           "stale-index",            "an index beside a single weights file is not used") \
+  X(kPeftAdapter,          "peft-adapter",           "the directory holds an adapter, not a model") \
+  X(kFileChanged,          "file-changed",           "a weights file changed while it was in use") \
   X(kConfigMissing,        "config-missing",         "there is no config.json") \
   X(kConfigMalformed,      "config-malformed",       "config.json is not a JSON object") \
   X(kConfigMissingKey,     "config-missing-key",     "config.json lacks a field that the family needs") \
   X(kConfigValue,          "config-value",           "a field of config.json has a value that cannot be used") \
   /* families, ties */ \
   X(kUnknownArchitecture,  "unknown-architecture",   "the model family is not known") \
+  X(kWrapperPrefix,        "wrapper-prefix",         "stored names carry a wrapper's prefix") \
+  X(kBaseModelPrefix,      "base-model-prefix",      "stored names lack or add the base model's prefix") \
+  X(kMixedPrefixes,        "mixed-prefixes",         "stored names carry prefixes that contradict each other") \
   X(kTieUnknownName,       "tie-unknown-name",       "a declared tie names no parameter") \
   X(kTieCycle,             "tie-cycle",              "declared ties form a cycle") \
   X(kTieShapeMismatch,     "tie-shape-mismatch",     "tied parameters have different shapes") \
@@ -65,6 +70,9 @@
   X(kTieDtypeDiffers,      "tie-dtype-differs",      "copies of a tied weight are stored in different dtypes") \
   X(kTieFromMetadata,      "tie-from-metadata",      "a tie is recorded in file metadata only") \
   X(kTieFlagDefault,       "tie-flag-default",       "config.json has no tie flag; the family's default holds") \
+  X(kTieFlagNested,        "tie-flag-nested",        "the tie flag stands in text_config only") \
+  X(kTieSourceAmbiguous,   "tie-source-ambiguous",   "three or more tied names are stored with different values") \
+  X(kUntied,               "untied",                 "a declared tie is undone because the caller asked for it") \
   X(kTieNotShared,         "tie-not-shared",         "names that should be one tensor are two") \
   /* plan, io */ \
   X(kTiedWeightOnVocab,    "tied-weight-on-vocab",   "a tied weight is asked onto another dimension than its last") \
@@ -76,6 +84,12 @@
   X(kShapeMismatch,        "shape-mismatch",         "a stored shape is not the one that the config asks for") \
   X(kDtypeNotLoadable,     "dtype-not-loadable",     "a parameter is stored in a dtype that cannot be trained") \
   X(kUnusedTensor,         "unused-tensor",          "a stored tensor is used by no parameter") \
+  X(kKnownBuffer,          "known-buffer",           "a stored tensor is a buffer that the model computes itself") \
+  X(kScaleMissing,         "scale-missing",          "quantised values are stored without their scales") \
+  X(kStrayScale,           "stray-scale",            "a stored scale belongs to nothing that would apply it") \
+  X(kInitialised,          "initialised",            "a parameter gets a value that no file holds, as asked") \
+  X(kNotFinite,            "not-finite",             "a stored value is NaN or infinite") \
+  X(kHostMemory,           "host-memory",            "a load needs more memory than it may take") \
   X(kNotConvertible,       "not-convertible",        "no conversion between two dtypes") \
   /* runtime */ \
   X(kBadEnvironment,       "bad-environment",        "launcher variables are missing or contradict each other") \

@@ -69,7 +69,8 @@ void append_tensors(const SafetensorsFile& file, std::size_t file_number, std::v
                        .shape = entry.shape,
                        .file = file_number,
                        .offset = file.header().data_start + entry.begin,
-                       .bytes = entry.end - entry.begin});
+                       .bytes = entry.end - entry.begin,
+                       .stored_name = entry.name});
   }
 }
 
@@ -138,6 +139,16 @@ Checkpoint Checkpoint::open(const fs::path& directory, const SafetensorsLimits& 
   }
   std::ranges::sort(checkpoint.tensors_, {}, &StoredTensor::name);
   return checkpoint;
+}
+
+Checkpoint Checkpoint::renamed(const std::map<std::string, std::string>& names) && {
+  for (StoredTensor& tensor : tensors_) {
+    if (const auto found = names.find(tensor.stored_name); found != names.end()) {
+      tensor.name = found->second;
+    }
+  }
+  std::ranges::sort(tensors_, {}, &StoredTensor::name);
+  return std::move(*this);
 }
 
 const StoredTensor* Checkpoint::find(std::string_view name) const {

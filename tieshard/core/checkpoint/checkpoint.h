@@ -8,6 +8,7 @@
 #pragma once
 
 #include <filesystem>
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -20,12 +21,13 @@ namespace tieshard {
 
 /// A tensor of the checkpoint: where its bytes lie.
 struct StoredTensor {
-  std::string name;
+  std::string name; ///< the model's name for it: the file's, unless renamed() has given another
   DType dtype;
   Shape shape;
   std::size_t file = 0;     ///< index into Checkpoint::files()
   std::uint64_t offset = 0; ///< first byte in that file
   std::uint64_t bytes = 0;
+  std::string stored_name{}; ///< the name in the file
 };
 
 /// An opened and validated directory. Movable, immutable, may be shared between threads.
@@ -39,6 +41,11 @@ class Checkpoint {
   ///         path-escape, shard-missing, tensor-not-in-shard, tensor-not-in-index, and everything that HfConfig::parse
   ///         and SafetensorsFile::open throw
   static Checkpoint open(const std::filesystem::path& directory, const SafetensorsLimits& limits = {});
+
+  /// The same checkpoint with other names for some tensors: file's name -> model's name (families/name_mapping.h finds
+  /// them). Keys of file metadata stay as they are.
+  /// Pre: every key is the stored_name of a tensor, and no two tensors come to have one name.
+  Checkpoint renamed(const std::map<std::string, std::string>& names) &&;
 
   /// The stored tensor of exactly this name, or null. No tie is followed: ask TieRegistry for that.
   const StoredTensor* find(std::string_view name) const;

@@ -16,10 +16,11 @@
 
 namespace tieshard {
 
-/// A tie that a family has when its flag says so: `alias` is the same parameter as `canonical`.
+/// A tie of a family: `alias` is the same parameter as `canonical`.
 struct FamilyTie {
   std::string canonical;
   std::string alias;
+  bool always = false; ///< whatever the tie flag says (T5's two embeddings); else only when the model is tied
 };
 
 /// The modules that are gathered and reduced together: every parameter whose name begins with `prefix`.
@@ -45,11 +46,17 @@ class Family {
   /// @throws InputError config-missing-key, config-value
   virtual ParameterTable table(const HfConfig& config) const = 0;
 
-  /// The ties that hold when the model is tied.
+  /// The ties that hold, always or when the model is tied.
   virtual std::vector<FamilyTie> ties(const HfConfig& config) const = 0;
 
   /// Whether the model is tied when config.json has no tie flag.
   virtual bool tied_by_default() const = 0;
+
+  /// True for a stored tensor that is no parameter and that nobody misses: a buffer which the module computes itself,
+  /// e.g. an attention mask of old GPT-2 files. It is noted, where another unused tensor is warned of.
+  virtual bool is_known_buffer(std::string_view) const {
+    return false;
+  }
 
   /// One unit for each decoder layer, in order; what no unit takes belongs to the root.
   virtual std::vector<UnitSpec> units(const HfConfig& config) const = 0;

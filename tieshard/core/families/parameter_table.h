@@ -21,6 +21,8 @@ struct ParameterInfo {
   Shape shape;                ///< whole (unsharded) shape
   DType dtype = DType::kF32;  ///< of the parameter in memory
   std::uint64_t identity = 0; ///< equal for names of one tensor; only compared, never dereferenced
+  /// The file holds the last two dimensions swapped, as Conv1D of GPT-2 does for a module that has a Linear.
+  bool stored_transposed = false;
 };
 
 /// In registration order, as Python's named_parameters(remove_duplicate=False) yields them. Each name once.

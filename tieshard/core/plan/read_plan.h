@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,8 +15,18 @@
 #include "tieshard/core/checkpoint/checkpoint.h"
 #include "tieshard/core/plan/shard_plan.h"
 #include "tieshard/core/plan/strided_range.h"
+#include "tieshard/core/plan/weight_source.h"
 
 namespace tieshard {
+
+/// The scales of an encoded tensor: read whole, or as far as the slice needs them.
+struct ScaleRead {
+  std::string stored_name;
+  std::size_t file = 0;
+  std::uint64_t offset = 0; ///< first byte of the whole tensor in that file
+  DType dtype = DType::kF32;
+  Shape shape;
+};
 
 /// One rank's slice of one stored tensor.
 struct SliceRead {
@@ -24,22 +35,45 @@ struct SliceRead {
   std::size_t file = 0;     ///< index into Checkpoint::files()
   std::uint64_t offset = 0; ///< first byte of the whole tensor in that file
   DType stored_dtype = DType::kF32;
-  StridedRange range; ///< within the tensor
+  StridedRange range; ///< within the tensor; of kPlain only
   Shape local_shape;
+  Encoding encoding = Encoding::kPlain;
+  Shape stored_shape{};             ///< of the whole stored tensor
+  Shape shape{};                    ///< of the whole parameter
+  int dim = -1;                     ///< of the parameter; -1: all of it
+  ChunkRange chunk{};               ///< of `dim`
+  std::optional<ScaleRead> scale{}; ///< of kMxfp4 and kFp8
+
+  /// Bytes that the slice's elements take in the file, scales left out.
+  std::uint64_t stored_bytes() const;
+};
+
+/// A parameter's part that no file holds.
+struct InitSlice {
+  std::string fqn;
+  InitRule rule;
+  Shape shape; ///< of the whole parameter: an element's value depends on its place in it, not on the ranks
+  int dim = -1;
+  ChunkRange chunk{};
 };
 
 struct ReadPlan {
   std::vector<SliceRead> reads;     ///< by file, then by offset; empty slices are left out
+  std::vector<InitSlice> inits;     ///< in registration order; empty slices are left out
   std::vector<std::string> unused;  ///< stored tensors that no parameter uses (aliases of a read storage are used)
-  std::vector<Diagnostic> findings; ///< warning unused-tensor
+  std::vector<Diagnostic> findings; ///< those of WeightSources
 
   /// Bytes of the rank's slices, in their stored dtypes.
   std::uint64_t bytes() const;
 };
 
-/// @throws InputError missing-parameter (one error lists every missing name; `fix` names --tie where a stored tensor of
-///         the same shape could be meant), shape-mismatch (stored and expected shape of every offender),
-///         dtype-not-loadable (a stored dtype that is not F16, BF16, F32 or F64)
-ReadPlan build_read_plan(const Checkpoint& checkpoint, const ShardPlan& plan, std::int64_t rank);
+/// What `rank` reads. Cheap enough to be made for each of many ranks.
+ReadPlan build_read_plan(const WeightSources& sources, const ShardPlan& plan, std::int64_t rank);
+
+/// Both steps for one rank. @throws whatever find_weight_sources throws
+ReadPlan build_read_plan(const Checkpoint& checkpoint,
+                         const ShardPlan& plan,
+                         std::int64_t rank,
+                         const WeightSourceOptions& options = {});
 
 } // namespace tieshard

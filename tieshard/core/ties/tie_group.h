@@ -42,6 +42,7 @@ struct TieAlias {
 struct TieGroup {
   std::string canonical;
   std::vector<TieAlias> aliases; ///< in registration order
+  std::string source{};          ///< name that is read, where copies differ and the caller chose; empty: first stored
 };
 
 } // namespace tieshard

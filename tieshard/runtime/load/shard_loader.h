@@ -12,8 +12,8 @@
 #include <torch/nn/module.h>
 
 #include "tieshard/core/checkpoint/checkpoint.h"
+#include "tieshard/core/io/load_ledger.h"
 #include "tieshard/core/plan/shard_plan.h"
-#include "tieshard/runtime/load/load_ledger.h"
 #include "tieshard/runtime/mesh/device_mesh.h"
 
 namespace tieshard {

@@ -29,7 +29,7 @@ ParallelModel parallelize(const std::filesystem::path& directory,
     checkpoint.emplace(Checkpoint::open(directory));
     const HfConfig& config = checkpoint->config();
     const Family& family = require_family(config);
-    ties = TieRegistry::of(*checkpoint, family.table(config), options.explicit_ties);
+    ties = TieRegistry::of(*checkpoint, family.table(config), {.explicit_ties = options.explicit_ties});
     model = make_model(config, ties, {.device = at::kMeta, .dtype = options.param_dtype});
     plan = ShardPlan::build(parameter_table(*model),
                             ties,

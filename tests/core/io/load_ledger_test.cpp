@@ -1,4 +1,4 @@
-#include "tieshard/runtime/load/load_ledger.h"
+#include "tieshard/core/io/load_ledger.h"
 
 #include <gtest/gtest.h>
 

@@ -1,0 +1,59 @@
+// tieshard/core/plan/weight_source.h
+//
+// Where the elements of each parameter come from, and in which encoding. Asked once; the same for every rank.
+//
+// Flow:   checkpoint, ties, shard_plan -> [this] -> read_plan
+// Source: MXFP4 as in openai/gpt-oss (`*_blocks`, `*_scales`); FP8 as transformers' fp8 and compressed-tensors store it
+//         (`*.weight_scale_inv`, `*.weight_scale`).
+
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "tieshard/core/base/error.h"
+#include "tieshard/core/checkpoint/checkpoint.h"
+#include "tieshard/core/plan/init_rule.h"
+#include "tieshard/core/plan/shard_plan.h"
+
+namespace tieshard {
+
+/// How a file holds the elements of a parameter.
+enum class Encoding {
+  kPlain,      ///< row-major, in the parameter's shape, in a wide float
+  kTransposed, ///< a wide float with the last two dimensions swapped
+  kMxfp4,      ///< U8 blocks [..., out, in/32, 16] and U8 scales [..., out, in/32]; the parameter is [..., in, out]
+  kFp8,        ///< F8 values in the parameter's shape; scales [], [1], [out, 1] or one for each block of a matrix
+};
+
+/// Stable spelling for output: "plain", "transposed", "mxfp4", "fp8".
+std::string_view id(Encoding encoding);
+
+/// The origin of one canonical parameter: stored, or initialised because the caller asked for it.
+struct WeightSource {
+  Encoding encoding = Encoding::kPlain;
+  const StoredTensor* values = nullptr; ///< of the checkpoint; null when initialised
+  const StoredTensor* scales = nullptr; ///< of kMxfp4 and kFp8 (null for an FP8 weight that is stored unscaled)
+  InitRule init{};                      ///< used when `values` is null
+};
+
+struct WeightSourceOptions {
+  std::vector<NamedInit> inits{}; ///< `--init NAME=RULE`: parameters that no file has to hold
+};
+
+/// Points into the checkpoint that it was made from, which has to live as long.
+struct WeightSources {
+  std::vector<WeightSource> of_parameter; ///< as ShardPlan::parameters()
+  std::vector<std::string> unused;        ///< stored tensors that are neither value nor scale nor a tie's other name
+  std::vector<Diagnostic> findings;       ///< unused-tensor, initialised; the same on every rank
+};
+
+/// @throws InputError missing-parameter (one error lists every missing name; `fix` names --tie where a stored tensor of
+///         the same shape could be meant), shape-mismatch (stored and expected shape of every offender),
+///         dtype-not-loadable, scale-missing (blocks without scales), stray-scale (a scale that the config does not
+///         account for), unknown-parameter (an init that no parameter needs)
+WeightSources find_weight_sources(const Checkpoint& checkpoint,
+                                  const ShardPlan& plan,
+                                  const WeightSourceOptions& options = {});
+
+} // namespace tieshard
