@@ -202,14 +202,72 @@ TEST(Convert, CopiesWhereTheDtypesAreEqual) {
   EXPECT_EQ(converted<std::uint8_t>(bytes, DType::kF8E4M3, DType::kF8E4M3), bytes);
 }
 
-TEST(Convert, KnowsTheFourWideFloatsAndNoOtherPair) {
+/// An 8-bit format by its definition; arithmetic in double, no bit tricks.
+double value_of_float8(DType dtype, int pattern) {
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  if (dtype == DType::kF8E8M0) {
+    return pattern == 255 ? nan : std::ldexp(1.0, pattern - 127);
+  }
+  const bool fnuz = dtype == DType::kF8E4M3Fnuz || dtype == DType::kF8E5M2Fnuz;
+  const int mantissa_bits = dtype == DType::kF8E4M3 || dtype == DType::kF8E4M3Fnuz ? 3 : 2;
+  const int bias = (mantissa_bits == 3 ? 7 : 15) + (fnuz ? 1 : 0);
+  const int magnitude = pattern & 0x7F;
+  const int exponent = magnitude >> mantissa_bits;
+  const int mantissa = magnitude & ((1 << mantissa_bits) - 1);
+  const double sign = pattern >= 0x80 ? -1.0 : 1.0;
+  if (fnuz && pattern == 0x80) {
+    return nan;
+  }
+  if (dtype == DType::kF8E4M3 && magnitude == 0x7F) {
+    return nan;
+  }
+  if (dtype == DType::kF8E5M2 && exponent == 31) {
+    return mantissa == 0 ? sign * std::numeric_limits<double>::infinity() : nan;
+  }
+  return sign * (exponent == 0 ? std::ldexp(mantissa, 1 - bias - mantissa_bits)
+                               : std::ldexp(mantissa + (1 << mantissa_bits), exponent - bias - mantissa_bits));
+}
+
+TEST(Convert, GivesEveryPatternOf8BitsItsValueInEveryWideFloat) {
+  std::vector<std::uint8_t> patterns(256);
+  for (std::size_t i = 0; i < 256; ++i) {
+    patterns[i] = static_cast<std::uint8_t>(i);
+  }
+  for (const DType from : {DType::kF8E4M3, DType::kF8E5M2, DType::kF8E4M3Fnuz, DType::kF8E5M2Fnuz, DType::kF8E8M0}) {
+    const auto singles = converted<float>(patterns, from, DType::kF32);
+    const auto doubles = converted<double>(patterns, from, DType::kF64);
+    for (std::size_t i = 0; i < 256; ++i) {
+      const double expected = value_of_float8(from, static_cast<int>(i));
+      if (std::isnan(expected)) {
+        EXPECT_TRUE(std::isnan(singles[i]) && std::isnan(doubles[i])) << name(from) << " " << i;
+        continue;
+      }
+      EXPECT_EQ(std::bit_cast<std::uint64_t>(static_cast<double>(singles[i])), std::bit_cast<std::uint64_t>(expected))
+          << name(from) << " " << i;
+      EXPECT_EQ(std::bit_cast<std::uint64_t>(doubles[i]), std::bit_cast<std::uint64_t>(expected));
+    }
+    for (const Format16& to : kFormats) {
+      const auto halves = converted<std::uint16_t>(patterns, from, to.dtype);
+      for (std::size_t i = 0; i < 256; ++i) {
+        if (!std::isnan(value_of_float8(from, static_cast<int>(i)))) {
+          EXPECT_EQ(halves[i], to.pattern(value_of_float8(from, static_cast<int>(i)))) << name(from) << " " << i;
+        }
+      }
+    }
+  }
+}
+
+TEST(Convert, TakesEveryFloatToTheWideOnesAndNoOtherPair) {
   const DType wide[] = {DType::kF16, DType::kBF16, DType::kF32, DType::kF64};
   for (DType from : wide) {
     for (DType to : wide) {
       EXPECT_TRUE(convertible(from, to));
     }
     EXPECT_FALSE(convertible(from, DType::kI64));
-    EXPECT_FALSE(convertible(DType::kF8E4M3, from));
+    EXPECT_TRUE(convertible(DType::kF8E4M3, from));
+    EXPECT_FALSE(convertible(from, DType::kF8E4M3));
+    EXPECT_FALSE(convertible(DType::kF4, from));
+    EXPECT_FALSE(convertible(DType::kU8, from));
   }
   std::byte byte{};
   const auto refused = raised<UsageError>([&] { convert(&byte, DType::kU8, &byte, DType::kF32, 1); });

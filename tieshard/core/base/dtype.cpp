@@ -109,4 +109,13 @@ bool is_wide_float(DType dtype) {
   return dtype == DType::kF16 || dtype == DType::kBF16 || dtype == DType::kF32 || dtype == DType::kF64;
 }
 
+bool is_float8(DType dtype) {
+  return dtype == DType::kF8E4M3 || dtype == DType::kF8E5M2 || dtype == DType::kF8E8M0 || dtype == DType::kF8E4M3Fnuz ||
+         dtype == DType::kF8E5M2Fnuz;
+}
+
+bool is_loadable_float(DType dtype) {
+  return is_wide_float(dtype) || is_float8(dtype);
+}
+
 } // namespace tieshard

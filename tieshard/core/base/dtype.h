@@ -14,7 +14,7 @@
 namespace tieshard {
 
 /// One element type of the safetensors format. Complex, integer and sub-byte types can be inspected
-/// and carried; only the four wide float types are converted into each other (io/convert.h).
+/// and carried; the floats of 8 bits and more are converted into the four wide ones (io/convert.h).
 enum class DType : std::uint8_t {
   kBool,
   kF4,
@@ -54,5 +54,11 @@ int bits(DType dtype);
 
 /// True for F16, BF16, F32 and F64: the types that a parameter can be trained in.
 bool is_wide_float(DType dtype);
+
+/// True for the floats of one element a byte: F8_E4M3, F8_E5M2, their FNUZ variants and F8_E8M0.
+bool is_float8(DType dtype);
+
+/// True for every dtype that a stored parameter may have: a wide float, or an 8-bit one that is converted to one.
+bool is_loadable_float(DType dtype);
 
 } // namespace tieshard

@@ -5,6 +5,7 @@
 #include <type_traits>
 
 #include "tieshard/core/base/error.h"
+#include "tieshard/core/base/float8_formats.h"
 #include "tieshard/core/base/float_formats.h"
 
 // The baseline of x86-64 has no 16-bit to 32-bit vector moves; where the processor has AVX2 the same loops run in it.
@@ -98,6 +99,16 @@ Loop find_loop(DType from, DType to) {
       return loop_from<Float32Format>(to);
     case DType::kF64:
       return loop_from<Float64Format>(to);
+    case DType::kF8E4M3:
+      return loop_from<Float8E4M3Format>(to);
+    case DType::kF8E5M2:
+      return loop_from<Float8E5M2Format>(to);
+    case DType::kF8E4M3Fnuz:
+      return loop_from<Float8E4M3FnuzFormat>(to);
+    case DType::kF8E5M2Fnuz:
+      return loop_from<Float8E5M2FnuzFormat>(to);
+    case DType::kF8E8M0:
+      return loop_from<Float8E8M0Format>(to);
     default:
       return nullptr;
   }
@@ -106,7 +117,7 @@ Loop find_loop(DType from, DType to) {
 } // namespace
 
 bool convertible(DType from, DType to) {
-  return from == to || (is_wide_float(from) && is_wide_float(to));
+  return from == to || (is_loadable_float(from) && is_wide_float(to));
 }
 
 void convert(const std::byte* source, DType from, std::byte* target, DType to, std::size_t count) {
@@ -121,7 +132,7 @@ void convert(const std::byte* source, DType from, std::byte* target, DType to, s
   if (loop == nullptr) {
     throw UsageError({.code = Code::kNotConvertible,
                       .what = "no conversion between two dtypes",
-                      .why = concat("only F16, BF16, F32 and F64 convert, got ", name(from), " to ", name(to)),
+                      .why = concat("expected a float to F16, BF16, F32 or F64, got ", name(from), " to ", name(to)),
                       .fix = "read the tensor in its stored dtype"});
   }
   loop(source, target, count);

@@ -1,8 +1,9 @@
 // tieshard/core/io/convert.h
 //
-// Floating point conversion between F16, BF16, F32 and F64, rounding to nearest even as torch does.
+// Floating point conversion: every float of 8 bits and more to F16, BF16, F32 and F64, rounding to nearest even as
+// torch does.
 //
-// Flow: reader, slice_writer -> [this]
+// Flow: reader, decode, slice_writer -> [this]
 
 #pragma once
 
@@ -13,7 +14,7 @@
 
 namespace tieshard {
 
-/// True when convert() can take `from` to `to`.
+/// True when convert() can take `from` to `to`: between equal dtypes, and from any float but F4 and F6 to a wide one.
 bool convertible(DType from, DType to);
 
 /// Converts `count` elements. Neither pointer needs alignment; the ranges may not overlap. NaN stays NaN, overflow
