@@ -26,6 +26,7 @@ struct ScaleRead {
   std::uint64_t offset = 0; ///< first byte of the whole tensor in that file
   DType dtype = DType::kF32;
   Shape shape;
+  ScaleBlock block{}; ///< of kFp8: the elements that share one scale
 };
 
 /// One rank's slice of one stored tensor.

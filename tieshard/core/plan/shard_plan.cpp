@@ -129,7 +129,12 @@ ShardPlan ShardPlan::build(const ParameterTable& table,
     const std::size_t index = plan.parameters_.size();
     const std::size_t unit = common_unit(info, aliases, options.units);
     const int dim = shard_dim(info, !aliases.empty(), overrides.find(info.fqn), options.policy);
-    plan.parameters_.push_back({.fqn = info.fqn, .shape = info.shape, .dtype = info.dtype, .dim = dim, .unit = unit});
+    plan.parameters_.push_back({.fqn = info.fqn,
+                                .shape = info.shape,
+                                .dtype = info.dtype,
+                                .dim = dim,
+                                .unit = unit,
+                                .stored_transposed = info.stored_transposed});
     plan.units_[unit].parameters.push_back(index);
     plan.by_name_.emplace(info.fqn, index);
     for (const std::string& alias : aliases) {

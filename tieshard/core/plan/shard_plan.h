@@ -36,7 +36,8 @@ struct ShardedParameter {
   Shape shape; ///< whole shape
   DType dtype = DType::kF32;
   int dim = -1;
-  std::size_t unit = 0; ///< index into ShardPlan::units()
+  std::size_t unit = 0;           ///< index into ShardPlan::units()
+  bool stored_transposed = false; ///< the file holds the last two dimensions swapped
 };
 
 /// Parameters that are gathered and reduced together.

@@ -8,6 +8,7 @@
 
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -29,11 +30,18 @@ enum class Encoding {
 /// Stable spelling for output: "plain", "transposed", "mxfp4", "fp8".
 std::string_view id(Encoding encoding);
 
+/// How many rows and columns of a matrix share one scale; a scale tensor has one element for each started block.
+struct ScaleBlock {
+  std::int64_t rows = 1;
+  std::int64_t columns = 1;
+};
+
 /// The origin of one canonical parameter: stored, or initialised because the caller asked for it.
 struct WeightSource {
   Encoding encoding = Encoding::kPlain;
   const StoredTensor* values = nullptr; ///< of the checkpoint; null when initialised
   const StoredTensor* scales = nullptr; ///< of kMxfp4 and kFp8 (null for an FP8 weight that is stored unscaled)
+  ScaleBlock scale_block{};             ///< of kFp8 with scales
   InitRule init{};                      ///< used when `values` is null
 };
 
