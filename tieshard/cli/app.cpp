@@ -5,6 +5,7 @@
 #include <CLI/Formatter.hpp>
 
 #include "tieshard/cli/demo.h"
+#include "tieshard/cli/doctor.h"
 #include "tieshard/cli/inspect.h"
 #include "tieshard/cli/plan.h"
 #include "tieshard/cli/report.h"
@@ -21,6 +22,7 @@ constexpr const char* kExamples =
     "  tieshard inspect smollm2/                  what the checkpoint is and holds\n"
     "  tieshard ties smollm2/                     which names are one weight, and why\n"
     "  tieshard plan smollm2/ --ranks 8           what each rank will hold and read\n"
+    "  tieshard doctor smollm2/ --ranks 8         would it load, and what is odd about it\n"
     "  tieshard train --model smollm2/ --data tokens.bin --out runs/a --ranks 2 --steps 200\n"
     "  tieshard demo                              the whole walk on a tiny model, under a minute\n"
     "\n"
@@ -80,6 +82,7 @@ int run_tieshard(int argc, const char* const* argv, const Console& console) {
   add_inspect(app, chosen);
   add_ties(app, chosen);
   add_plan(app, chosen);
+  add_doctor(app, chosen);
   list_runtime_verbs(app);
   add_demo(app, chosen);
   add_help(app, chosen);

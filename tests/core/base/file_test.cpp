@@ -34,6 +34,28 @@ TEST(File, ReadsExactlyTheRange) {
   EXPECT_EQ(read_range(file, 10, 0), "");
 }
 
+TEST(File, SaysWhichBytesOfASparseFileAreStored) {
+  const TempDir dir;
+  constexpr std::uint64_t kHole = 1 << 24;
+  {
+    const File file = File::open_for_writing(dir.write("f", "head"));
+    file.write_at(kHole, bytes_of("tail"));
+  }
+  const File file = File::open_for_reading(dir / "f");
+  const auto head = file.next_stored(0);
+  ASSERT_TRUE(head);
+  EXPECT_EQ(head->begin, 0U);
+  const auto tail = file.next_stored(head->end);
+  if (head->end < file.size()) { // else this file system has no holes
+    ASSERT_TRUE(tail);
+    EXPECT_GT(tail->begin, kHole / 2);
+    EXPECT_EQ(tail->end, kHole + 4);
+  }
+  EXPECT_EQ(file.next_stored(kHole + 2), (FileExtent{kHole + 2, kHole + 4}));
+  EXPECT_EQ(file.next_stored(kHole + 4), std::nullopt);
+  EXPECT_EQ(file.next_stored(~std::uint64_t{0}), std::nullopt);
+}
+
 TEST(File, RefusesToReadPastTheEnd) {
   const TempDir dir;
   const File file = File::open_for_reading(dir.write("f", "0123456789"));

@@ -49,6 +49,43 @@ TEST(Units, SecondsAreShownAsPeopleSayThem) {
   EXPECT_EQ(format_seconds(3723), "1:02:03 h");
 }
 
+TEST(Units, SizesAreReadInTheUnitsThatPeopleWrite) {
+  EXPECT_EQ(parse_bytes("0"), 0U);
+  EXPECT_EQ(parse_bytes("4096"), 4096U);
+  EXPECT_EQ(parse_bytes("16MiB"), 16U << 20U);
+  EXPECT_EQ(parse_bytes("16 mib"), 16U << 20U);
+  EXPECT_EQ(parse_bytes("1.5GiB"), 3U << 29U);
+  EXPECT_EQ(parse_bytes("2GB"), 2'000'000'000U);
+  EXPECT_EQ(parse_bytes("3 kB"), 3000U);
+  EXPECT_EQ(parse_bytes("12B"), 12U);
+  EXPECT_EQ(parse_bytes("1TiB"), std::uint64_t{1} << 40U);
+}
+
+TEST(Units, WhatIsNoSizeIsRefused) {
+  for (const char* text : {"",
+                           "MiB",
+                           "-1",
+                           "+1",
+                           "1e9",
+                           "0x10",
+                           "1.5",
+                           "1.5B",
+                           "1.2.3MiB",
+                           "1 MiB ",
+                           "1  MiB",
+                           "1Mi",
+                           "1M",
+                           "1PiB",
+                           "1iB",
+                           "9223372036854775808",
+                           "99999999TiB",
+                           "nan",
+                           "inf",
+                           "1 "}) {
+    EXPECT_EQ(parse_bytes(text), std::nullopt) << text;
+  }
+}
+
 TEST(Units, NamesFromFilesCannotControlTheTerminal) {
   EXPECT_EQ(format_name("model.norm.weight"), "model.norm.weight");
   EXPECT_EQ(format_name("a\x1b[2Jb\n\x7f"), "a\\u001b[2Jb\\u000a\\u007f");

@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "tieshard/runtime/train/process_memory.h"
+#include "tieshard/core/base/process_memory.h"
 
 #include "tests/support/diagnostics.h"
 #include "tests/support/ranks.h"

@@ -10,9 +10,9 @@
 #include "tieshard/cli/flags.h"
 #include "tieshard/cli/progress.h"
 #include "tieshard/cli/runtime/ranks.h"
+#include "tieshard/core/base/process_memory.h"
 #include "tieshard/core/base/units.h"
 #include "tieshard/core/plan/read_plan.h"
-#include "tieshard/runtime/train/process_memory.h"
 #include "tieshard/runtime/train/trainer.h"
 
 namespace tieshard::cli {

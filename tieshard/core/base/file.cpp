@@ -176,6 +176,22 @@ void File::sync() const {
   }
 }
 
+std::optional<FileExtent> File::next_stored(std::uint64_t offset) const {
+  const std::uint64_t end = size();
+  if (offset >= end) {
+    return std::nullopt;
+  }
+  const off_t begin = ::lseek(descriptor_, static_cast<off_t>(offset), SEEK_DATA);
+  if (begin < 0 && errno == ENXIO) {
+    return std::nullopt;
+  }
+  const off_t hole = begin < 0 ? -1 : ::lseek(descriptor_, begin, SEEK_HOLE);
+  if (hole < 0) {
+    return FileExtent{.begin = offset, .end = end};
+  }
+  return FileExtent{.begin = static_cast<std::uint64_t>(begin), .end = static_cast<std::uint64_t>(hole)};
+}
+
 std::uint64_t File::size() const {
   return static_cast<std::uint64_t>(status_of(descriptor_, path_).st_size);
 }

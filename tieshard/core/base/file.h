@@ -9,11 +9,20 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 namespace tieshard {
+
+/// Bytes of a file from `begin` up to but not including `end`.
+struct FileExtent {
+  std::uint64_t begin = 0;
+  std::uint64_t end = 0;
+
+  friend bool operator==(const FileExtent&, const FileExtent&) = default;
+};
 
 /// An open file. Movable; closes on destruction. Reads and writes at explicit offsets may come from several threads.
 class File {
@@ -45,6 +54,10 @@ class File {
 
   /// Size in bytes now.
   std::uint64_t size() const;
+
+  /// The first run of bytes at or after `offset` that are stored; what lies between such runs is a hole of a sparse
+  /// file and reads as zeros. Nothing when only a hole follows. Where a file system knows no holes, all is stored.
+  std::optional<FileExtent> next_stored(std::uint64_t offset) const;
 
   const std::filesystem::path& path() const noexcept {
     return path_;

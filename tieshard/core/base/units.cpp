@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <cmath>
 #include <cstddef>
 #include <cstdio>
@@ -30,6 +31,28 @@ std::string scaled(double value, double step, const std::array<std::string_view,
   return concat(formatted("%.1f", value), " ", units[unit]);
 }
 
+/// Bytes of a unit in any letter case; 0 when it is none.
+std::uint64_t unit_bytes(std::string_view unit) {
+  constexpr std::string_view kPrefixes = "kmgt";
+  std::string lower;
+  for (const char c : unit) {
+    lower += static_cast<char>(c >= 'A' && c <= 'Z' ? c - 'A' + 'a' : c);
+  }
+  if (lower.empty() || lower == "b") {
+    return 1;
+  }
+  const std::size_t power = kPrefixes.find(lower.front());
+  const bool binary = lower.substr(1) == "ib";
+  if (power == std::string_view::npos || (!binary && lower.substr(1) != "b")) {
+    return 0;
+  }
+  std::uint64_t bytes = 1;
+  for (std::size_t i = 0; i <= power; ++i) {
+    bytes *= binary ? 1024 : 1000;
+  }
+  return bytes;
+}
+
 std::string two_digits(std::int64_t value) {
   return concat(value < 10 ? "0" : "", value);
 }
@@ -39,6 +62,25 @@ std::string two_digits(std::int64_t value) {
 std::string format_bytes(std::uint64_t bytes) {
   constexpr std::array<std::string_view, 6> kUnits = {"KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
   return bytes < 1024 ? concat(bytes, " B") : scaled(static_cast<double>(bytes), 1024, kUnits);
+}
+
+std::optional<std::uint64_t> parse_bytes(std::string_view text) {
+  const std::size_t number_end = std::min(text.find_first_not_of("0123456789."), text.size());
+  const std::string_view number = text.substr(0, number_end);
+  std::string_view unit = text.substr(number_end);
+  unit.remove_prefix(unit.size() > 1 && unit.front() == ' ' ? 1 : 0);
+  double value = 0;
+  const auto parsed = std::from_chars(number.data(), number.data() + number.size(), value, std::chars_format::fixed);
+  const std::uint64_t scale = unit_bytes(unit);
+  const bool fraction_of_a_byte = scale == 1 && number.find('.') != std::string_view::npos;
+  if (parsed.ec != std::errc() || parsed.ptr != number.data() + number.size() || scale == 0 || fraction_of_a_byte) {
+    return std::nullopt;
+  }
+  const double bytes = value * static_cast<double>(scale);
+  if (!(bytes < 9.2e18)) {
+    return std::nullopt;
+  }
+  return static_cast<std::uint64_t>(std::llround(bytes));
 }
 
 std::string format_count(std::int64_t count) {

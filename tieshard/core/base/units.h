@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -15,6 +16,10 @@ namespace tieshard {
 
 /// "0 B", "576 B", "54.0 KiB", "54.0 MiB", "1.2 GiB": binary units, one decimal from KiB on.
 std::string format_bytes(std::uint64_t bytes);
+
+/// Bytes from "4096", "16MiB", "1.5 GiB" (binary: KiB, MiB, GiB, TiB) or "2GB" (decimal: kB, MB, GB, TB); letter case
+/// is free. Nothing for another form, and where the number does not fit in 63 bits.
+std::optional<std::uint64_t> parse_bytes(std::string_view text);
 
 /// "49,152": thousands separated by commas.
 std::string format_count(std::int64_t count);

@@ -11,12 +11,12 @@
 
 #include "tieshard/core/base/error.h"
 #include "tieshard/core/base/file.h"
+#include "tieshard/core/base/process_memory.h"
 #include "tieshard/core/families/family.h"
 #include "tieshard/runtime/mesh/agree.h"
 #include "tieshard/runtime/mesh/collectives.h"
 #include "tieshard/runtime/optim/clip_grad_norm.h"
 #include "tieshard/runtime/optim/optimizer_guard.h"
-#include "tieshard/runtime/train/process_memory.h"
 
 namespace tieshard {
 namespace {

@@ -1,0 +1,125 @@
+#include "tieshard/core/doctor/value_check.h"
+
+#include <cstring>
+#include <fstream>
+#include <limits>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/support/checkpoint_fixture.h"
+
+namespace tieshard {
+namespace {
+
+using ::testing::AllOf;
+using testing::bytes_of;
+using testing::CheckpointFixture;
+using testing::counting;
+using testing::FixtureTensor;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+
+/// What the scan says of all tensors of `model`, in pieces of `buffer` bytes.
+std::vector<Diagnostic> scan(const CheckpointFixture& model, std::uint64_t buffer = 4096, int threads = 2) {
+  const Checkpoint checkpoint = model.open();
+  std::vector<const StoredTensor*> tensors;
+  for (const StoredTensor& tensor : checkpoint.tensors()) {
+    tensors.push_back(&tensor);
+  }
+  FindingList findings;
+  check_values(checkpoint, tensors, {.threads = threads, .buffer_bytes = buffer}, findings);
+  return findings.sorted();
+}
+
+FixtureTensor with_bytes(const std::string& name, DType dtype, const Shape& shape, std::vector<std::byte> bytes) {
+  return {.name = name, .dtype = dtype, .shape = shape, .bytes = std::move(bytes)};
+}
+
+TEST(ValueCheck, SaysNothingOfFiniteValues) {
+  CheckpointFixture model;
+  model.write({counting("a", {300, 40}),
+               with_bytes("lowest", DType::kF16, {2}, bytes_of<std::uint16_t>({0x7BFF, 0xFBFF})),
+               with_bytes("bits", DType::kU8, {4}, bytes_of<std::uint32_t>({0xFFFFFFFF})),
+               counting("nothing", {0, 4})});
+  EXPECT_THAT(scan(model), IsEmpty());
+}
+
+TEST(ValueCheck, NamesTheFirstBadElementInEveryWideFloat) {
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  const float infinity = std::numeric_limits<float>::infinity();
+  CheckpointFixture model;
+  model.write({with_bytes("half", DType::kF16, {2, 2}, bytes_of<std::uint16_t>({0, 0, 0x7C00, 0x7C01})),
+               with_bytes("brain", DType::kBF16, {3}, bytes_of<std::uint16_t>({0, 0xFF80, 0x7FC0})),
+               with_bytes("single", DType::kF32, {1, 3}, bytes_of<float>({1, 2, -infinity})),
+               with_bytes("double", DType::kF64, {2}, bytes_of<double>({nan, nan}))});
+  const std::vector<Diagnostic> findings = scan(model);
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].code, Code::kNotFinite);
+  EXPECT_EQ(findings[0].level, Level::kWarning);
+  EXPECT_THAT(findings[0].where, HasSubstr("model.safetensors: half"));
+  EXPECT_THAT(findings[0].why,
+              AllOf(HasSubstr("half[1, 0] = infinity"),
+                    HasSubstr("brain[1] = infinity"),
+                    HasSubstr("single[0, 2] = infinity"),
+                    HasSubstr("double[0] = NaN")));
+}
+
+TEST(ValueCheck, FindsTheFirstOfSeveralWhateverTheOrderOfTheThreads) {
+  std::vector<float> values(100'000, 1.0F);
+  values[70'001] = std::numeric_limits<float>::quiet_NaN();
+  values[99'999] = std::numeric_limits<float>::quiet_NaN();
+  CheckpointFixture model;
+  model.write({with_bytes("w", DType::kF32, {1000, 100}, bytes_of(values))});
+  for (const std::uint64_t buffer : {4096, 65536, 1 << 20}) {
+    const std::vector<Diagnostic> findings = scan(model, buffer, 4);
+    ASSERT_EQ(findings.size(), 1U);
+    EXPECT_THAT(findings[0].why, HasSubstr("w[700, 1] = NaN")) << buffer;
+  }
+}
+
+/// A sparse file: `hole` bytes of zeros that are stored nowhere, between two values.
+void write_sparse(const std::filesystem::path& path, std::uint64_t hole, float first, float last) {
+  const std::uint64_t bytes = hole + 8;
+  Json header;
+  header["w"] = {{"dtype", "F32"}, {"shape", {bytes / 4}}, {"data_offsets", {0, bytes}}};
+  std::string text = header.dump();
+  text.resize((text.size() + 3) / 4 * 4 + 1, ' '); // no element is aligned
+  const std::uint64_t length = text.size();
+  std::ofstream out(path, std::ios::binary);
+  out.write(reinterpret_cast<const char*>(&length), 8);
+  out << text;
+  out.write(reinterpret_cast<const char*>(&first), 4);
+  out.seekp(static_cast<std::streamoff>(hole), std::ios::cur);
+  out.write(reinterpret_cast<const char*>(&last), 4);
+}
+
+TEST(ValueCheck, SeesTheValuesOnBothSidesOfAHole) {
+  constexpr std::uint64_t kHole = std::uint64_t{1} << 33U;
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  CheckpointFixture model;
+  write_sparse(model.path() / "model.safetensors", kHole, 1.0F, nan);
+  const std::vector<Diagnostic> last = scan(model);
+  ASSERT_EQ(last.size(), 1U);
+  EXPECT_THAT(last[0].why, HasSubstr("w[" + std::to_string(kHole / 4 + 1) + "] = NaN"));
+  write_sparse(model.path() / "model.safetensors", kHole, nan, nan);
+  EXPECT_THAT(scan(model).at(0).why, HasSubstr("w[0] = NaN"));
+  write_sparse(model.path() / "model.safetensors", kHole, 1.0F, 2.0F);
+  EXPECT_THAT(scan(model), IsEmpty());
+}
+
+TEST(ValueCheck, NamesAFewOfManyTensors) {
+  CheckpointFixture model;
+  std::vector<FixtureTensor> tensors;
+  for (int i = 100; i < 130; ++i) {
+    tensors.push_back(with_bytes("w" + std::to_string(i), DType::kBF16, {1}, bytes_of<std::uint16_t>({0x7FC0})));
+  }
+  model.write(tensors);
+  const std::vector<Diagnostic> findings = scan(model);
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_THAT(findings[0].why, AllOf(HasSubstr("w100[0] = NaN"), HasSubstr("and 22 more"), Not(HasSubstr("w129"))));
+}
+
+} // namespace
+} // namespace tieshard

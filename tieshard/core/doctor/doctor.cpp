@@ -1,0 +1,100 @@
+#include "tieshard/core/doctor/doctor.h"
+
+#include "tieshard/core/doctor/file_check.h"
+#include "tieshard/core/doctor/finding_list.h"
+#include "tieshard/core/doctor/load_check.h"
+#include "tieshard/core/doctor/value_check.h"
+
+namespace tieshard {
+namespace {
+
+void describe(const Checkpoint& checkpoint, DoctorReport& report) {
+  const HfConfig& config = checkpoint.config();
+  report.architecture = config.architecture().empty() ? config.model_type() : config.architecture();
+  report.files = checkpoint.files().size();
+  report.tensors = checkpoint.tensors().size();
+  for (const StoredTensor& tensor : checkpoint.tensors()) {
+    report.stored_bytes += tensor.bytes;
+  }
+}
+
+std::vector<const StoredTensor*> all_tensors(const Checkpoint& checkpoint) {
+  std::vector<const StoredTensor*> tensors;
+  for (const StoredTensor& tensor : checkpoint.tensors()) {
+    tensors.push_back(&tensor);
+  }
+  return tensors;
+}
+
+void check_values_of(const Checkpoint& checkpoint,
+                     const std::vector<const StoredTensor*>& tensors,
+                     const DoctorOptions& options,
+                     FindingList& findings) {
+  if (options.check_values) {
+    check_values(
+        checkpoint, tensors.empty() ? all_tensors(checkpoint) : tensors, {.threads = options.threads}, findings);
+  }
+}
+
+/// After resolve_model has refused: what else is wrong with the files, or else with the values in them.
+void check_unresolved(const std::filesystem::path& directory,
+                      const DoctorOptions& options,
+                      DoctorReport& report,
+                      FindingList& findings) {
+  std::optional<Checkpoint> checkpoint;
+  if (!findings.collect([&] { checkpoint = Checkpoint::open(directory, options.resolve.limits); })) {
+    check_config(directory, findings);
+    check_weight_files(directory, options.resolve.limits, findings);
+    return;
+  }
+  describe(*checkpoint, report);
+  findings.add(checkpoint->findings());
+  check_values_of(*checkpoint, {}, options, findings);
+}
+
+} // namespace
+
+std::string_view id(Verdict verdict) {
+  switch (verdict) {
+    case Verdict::kOk:
+      return "ok";
+    case Verdict::kWarn:
+      return "warn";
+    case Verdict::kRefuse:
+      return "refuse";
+  }
+  return "unknown";
+}
+
+Verdict DoctorReport::verdict() const {
+  Verdict verdict = Verdict::kOk;
+  for (const Diagnostic& finding : findings) {
+    if (finding.level == Level::kError) {
+      return Verdict::kRefuse;
+    }
+    verdict = finding.level == Level::kWarning ? Verdict::kWarn : verdict;
+  }
+  return verdict;
+}
+
+DoctorReport diagnose(const std::filesystem::path& directory, const DoctorOptions& options) {
+  DoctorReport report;
+  FindingList findings;
+  std::optional<ResolvedModel> model;
+  if (findings.collect([&] { model = resolve_model(directory, options.resolve); })) {
+    describe(model->checkpoint, report);
+    findings.add(model->findings);
+    report.family = model->family == nullptr ? "" : std::string(model->family->name());
+    report.ties = model->ties.groups();
+    LoadCheck load = check_load(*model, options, findings);
+    report.parameters = load.parameters;
+    report.ranks = std::move(load.ranks);
+    check_values_of(model->checkpoint, load.values, options, findings);
+  } else {
+    check_unresolved(directory, options, report, findings);
+  }
+  report.findings = findings.sorted();
+  return report;
+}
+
+} // namespace tieshard

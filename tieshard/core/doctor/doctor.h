@@ -1,0 +1,68 @@
+// tieshard/core/doctor/doctor.h
+//
+// Would this checkpoint load, and load right? Runs what the loader runs and collects what it would say, all of it.
+//
+// Flow:   core/ties/resolved_model.h, core/plan -> [this] -> cli/doctor
+
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tieshard/core/base/error.h"
+#include "tieshard/core/doctor/rank_load.h"
+#include "tieshard/core/plan/shard_plan.h"
+#include "tieshard/core/plan/weight_source.h"
+#include "tieshard/core/ties/resolved_model.h"
+
+namespace tieshard {
+
+struct DoctorOptions {
+  std::int64_t ranks = 1;
+  ShardDimPolicy policy = ShardDimPolicy::kLast;
+  std::map<std::string, int> dims{}; ///< dimensions for single parameters, as ShardPlanOptions::dims
+  ResolveOptions resolve{};
+  WeightSourceOptions sources{};
+  std::optional<DType> param_dtype{};      ///< of all parameters in memory; nothing: as stored (memory_dtype.h)
+  std::uint64_t read_buffer = 16 << 20;    ///< bytes that a load holds beyond the shards
+  std::optional<std::uint64_t> host_ram{}; ///< bytes that a load may add to a rank's process
+  bool check_values = true;                ///< read every value and look for NaN and infinity
+  int threads = 1;                         ///< of that scan
+};
+
+/// What the findings come to.
+enum class Verdict {
+  kOk,     ///< loads, and nothing is to be said but notes
+  kWarn,   ///< loads, with a warning
+  kRefuse, ///< the loader refuses it
+};
+
+/// Stable spelling for output: "ok", "warn", "refuse".
+std::string_view id(Verdict verdict);
+
+/// Fields after `findings` are filled as far as the checks came.
+struct DoctorReport {
+  std::vector<Diagnostic> findings; ///< errors first, then warnings, then notes
+  std::string architecture{};       ///< first of config.json's `architectures`, else its model_type
+  std::string family{};             ///< empty: not known to tieshard
+  std::vector<TieGroup> ties{};
+  std::size_t files = 0;
+  std::size_t tensors = 0; ///< stored
+  std::uint64_t stored_bytes = 0;
+  std::int64_t parameters = 0;   ///< elements, each storage once
+  std::vector<RankLoad> ranks{}; ///< empty when the checkpoint cannot be loaded
+
+  Verdict verdict() const;
+};
+
+/// Checks the checkpoint in `directory` for a load by `options.ranks` ranks. What the loader would throw as an
+/// InputError (or, for a flag of the caller's, as a UsageError) is a finding of level error; after it the checks go on
+/// where their result still means something: other files, the config, the values.
+/// @throws PeerError io-failed
+DoctorReport diagnose(const std::filesystem::path& directory, const DoctorOptions& options = {});
+
+} // namespace tieshard

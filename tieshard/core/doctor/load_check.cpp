@@ -1,0 +1,71 @@
+#include "tieshard/core/doctor/load_check.h"
+
+#include "tieshard/core/base/units.h"
+#include "tieshard/core/io/local_shards.h"
+#include "tieshard/core/plan/memory_dtype.h"
+
+namespace tieshard {
+namespace {
+
+/// The plan of `options`; where a flag asks for what cannot be, that is a finding and the plan is one without it.
+std::optional<ShardPlan> make_plan(const ResolvedModel& model, const DoctorOptions& options, FindingList& findings) {
+  ParameterTable table = model.table;
+  set_memory_dtypes(table, model.checkpoint, model.ties, options.param_dtype);
+  ShardPlanOptions plan_options{.policy = options.policy, .dims = options.dims, .units = model.units()};
+  std::optional<ShardPlan> plan;
+  const auto build = [&] { plan = ShardPlan::build(table, model.ties, options.ranks, plan_options); };
+  if (!findings.collect(build)) {
+    plan_options.dims.clear();
+    FindingList same_again;
+    same_again.collect(build);
+  }
+  return plan;
+}
+
+void check_host_ram(const ShardPlan& plan,
+                    const std::vector<RankLoad>& ranks,
+                    const DoctorOptions& options,
+                    FindingList& findings) {
+  for (const RankLoad& rank : ranks) {
+    const std::uint64_t needed = predicted_load_bytes(plan, rank.first, {.read_buffer = options.read_buffer});
+    if (options.host_ram && needed > *options.host_ram) {
+      findings.add({.code = Code::kHostMemory,
+                    .what = "a load needs more memory than it may take",
+                    .where = concat("rank ", rank.first, " of ", plan.ranks()),
+                    .why = concat("the load adds ",
+                                  format_bytes(needed),
+                                  " to the process, allowed are ",
+                                  format_bytes(*options.host_ram)),
+                    .fix = "use more ranks, a smaller --param-dtype or a smaller --read-buffer"});
+      return;
+    }
+  }
+}
+
+} // namespace
+
+LoadCheck check_load(const ResolvedModel& model, const DoctorOptions& options, FindingList& findings) {
+  LoadCheck result;
+  const std::optional<ShardPlan> plan = make_plan(model, options, findings);
+  if (!plan) {
+    return result;
+  }
+  result.parameters = plan->total_numel();
+  WeightSources sources;
+  if (!findings.collect([&] { sources = find_weight_sources(model.checkpoint, *plan, options.sources); })) {
+    return result;
+  }
+  findings.add(sources.findings);
+  for (const WeightSource& source : sources.of_parameter) {
+    for (const StoredTensor* const tensor : {source.values, source.scales}) {
+      if (tensor != nullptr) {
+        result.values.push_back(tensor);
+      }
+    }
+  }
+  findings.collect([&] { result.ranks = rank_loads(*plan, sources); });
+  check_host_ram(*plan, result.ranks, options, findings);
+  return result;
+}
+
+} // namespace tieshard

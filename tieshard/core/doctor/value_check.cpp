@@ -1,0 +1,171 @@
+#include "tieshard/core/doctor/value_check.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <exception>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <tuple>
+
+#include "tieshard/core/base/units.h"
+#include "tieshard/core/io/convert.h"
+#include "tieshard/core/io/finite.h"
+
+namespace tieshard {
+namespace {
+
+/// A value that is no number to train with.
+struct BadValue {
+  std::uint64_t index = 0; ///< of the element, in row-major order
+  bool nan = false;        ///< else infinite
+};
+
+bool is_nan(const std::byte* element, DType dtype) {
+  double value = 0;
+  convert(element, dtype, reinterpret_cast<std::byte*>(&value), DType::kF64, 1);
+  return std::isnan(value);
+}
+
+/// Stored bytes of one tensor that a thread looks at in one go.
+struct Piece {
+  std::size_t tensor = 0;
+  std::uint64_t first = 0; ///< byte within the tensor, at the beginning of an element
+  std::uint64_t bytes = 0;
+};
+
+/// The pieces of tensor `index` that are stored; elements that a hole's edge cuts are taken whole.
+void cut(
+    const File& file, const StoredTensor& tensor, std::size_t index, std::uint64_t limit, std::vector<Piece>& out) {
+  const auto element = static_cast<std::uint64_t>(bits(tensor.dtype)) / 8;
+  const std::uint64_t tensor_end = tensor.offset + tensor.bytes;
+  std::uint64_t done = 0;
+  while (done < tensor.bytes) {
+    const std::optional<FileExtent> stored = file.next_stored(tensor.offset + done);
+    if (!stored || stored->begin >= tensor_end) {
+      return;
+    }
+    std::uint64_t first = std::max(done, (stored->begin - tensor.offset) / element * element);
+    const std::uint64_t last = std::min(stored->end, tensor_end) - tensor.offset;
+    for (; first < last; first += limit) {
+      out.push_back({.tensor = index, .first = first, .bytes = std::min(limit, tensor.bytes - first)});
+      out.back().bytes = std::min(out.back().bytes, (last - first + element - 1) / element * element);
+    }
+    done = (last + element - 1) / element * element;
+  }
+}
+
+/// What was found in each tensor: the smallest index of a value that is not finite.
+class Scan {
+ public:
+  Scan(const Checkpoint& checkpoint, const std::vector<const StoredTensor*>& tensors, std::uint64_t piece_bytes)
+      : checkpoint_(checkpoint), tensors_(tensors), bad_(tensors.size()) {
+    for (std::size_t i = 0; i < tensors.size(); ++i) {
+      cut(file_of(*tensors[i]), *tensors[i], i, piece_bytes, pieces_);
+    }
+  }
+
+  void run(int threads) {
+    std::vector<std::thread> others;
+    for (int i = 1; i < threads && static_cast<std::size_t>(i) < pieces_.size(); ++i) {
+      others.emplace_back([this] { work(); });
+    }
+    work();
+    for (std::thread& other : others) {
+      other.join();
+    }
+    if (failure_) {
+      std::rethrow_exception(failure_);
+    }
+  }
+
+  const std::vector<std::optional<BadValue>>& bad() const {
+    return bad_;
+  }
+
+ private:
+  const File& file_of(const StoredTensor& tensor) const {
+    return checkpoint_.files()[tensor.file].file();
+  }
+
+  void work() {
+    try {
+      std::vector<std::byte> buffer;
+      for (std::size_t i = next_++; i < pieces_.size() && !failed_; i = next_++) {
+        look_at(pieces_[i], buffer);
+      }
+    } catch (...) {
+      const std::lock_guard lock(mutex_);
+      failure_ = failure_ ? failure_ : std::current_exception();
+      failed_ = true;
+    }
+  }
+
+  void look_at(const Piece& piece, std::vector<std::byte>& buffer) {
+    const StoredTensor& tensor = *tensors_[piece.tensor];
+    buffer.resize(piece.bytes);
+    file_of(tensor).read_at(tensor.offset + piece.first, buffer);
+    const std::size_t width = static_cast<std::size_t>(bits(tensor.dtype)) / 8;
+    const std::size_t at = first_not_finite(buffer.data(), tensor.dtype, buffer.size() / width);
+    if (at == buffer.size() / width) {
+      return;
+    }
+    const BadValue bad{.index = piece.first / width + at, .nan = is_nan(buffer.data() + at * width, tensor.dtype)};
+    const std::lock_guard lock(mutex_);
+    std::optional<BadValue>& known = bad_[piece.tensor];
+    known = known && known->index < bad.index ? *known : bad;
+  }
+
+  const Checkpoint& checkpoint_;
+  const std::vector<const StoredTensor*>& tensors_;
+  std::vector<Piece> pieces_;
+  std::vector<std::optional<BadValue>> bad_;
+  std::atomic<std::size_t> next_ = 0;
+  std::atomic<bool> failed_ = false;
+  std::exception_ptr failure_;
+  std::mutex mutex_;
+};
+
+std::string index_text(std::uint64_t index, const Shape& shape) {
+  Shape place(shape.size());
+  auto rest = static_cast<std::int64_t>(index);
+  for (std::size_t dim = shape.size(); dim-- > 0;) {
+    place[dim] = rest % shape[dim];
+    rest /= shape[dim];
+  }
+  return to_string(place);
+}
+
+} // namespace
+
+void check_values(const Checkpoint& checkpoint,
+                  std::vector<const StoredTensor*> tensors,
+                  const ValueCheckOptions& options,
+                  FindingList& findings) {
+  std::erase_if(tensors,
+                [](const StoredTensor* tensor) { return !is_wide_float(tensor->dtype) || tensor->bytes == 0; });
+  std::ranges::sort(tensors, {}, [](const StoredTensor* tensor) { return std::tie(tensor->file, tensor->offset); });
+  Scan scan(checkpoint, tensors, options.buffer_bytes);
+  scan.run(options.threads);
+  std::vector<std::string> names;
+  std::vector<std::string> values;
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    if (const std::optional<BadValue>& bad = scan.bad()[i]) {
+      const StoredTensor& tensor = *tensors[i];
+      names.push_back(concat(checkpoint.file_name(tensor), ": ", tensor.stored_name));
+      values.push_back(concat(tensor.name, index_text(bad->index, tensor.shape), " = ", bad->nan ? "NaN" : "infinity"));
+    }
+  }
+  if (names.empty()) {
+    return;
+  }
+  findings.add({.level = Level::kWarning,
+                .code = Code::kNotFinite,
+                .what = "a stored value is NaN or infinite",
+                .where = format_names(names),
+                .why = concat("expected finite numbers, got ", format_names(values)),
+                .fix = "load an earlier checkpoint; no output of this one will be a number"});
+}
+
+} // namespace tieshard
