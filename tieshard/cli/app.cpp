@@ -7,6 +7,7 @@
 #include "tieshard/cli/demo.h"
 #include "tieshard/cli/doctor.h"
 #include "tieshard/cli/inspect.h"
+#include "tieshard/cli/load.h"
 #include "tieshard/cli/plan.h"
 #include "tieshard/cli/report.h"
 #include "tieshard/cli/runtime_program.h"
@@ -23,6 +24,7 @@ constexpr const char* kExamples =
     "  tieshard ties smollm2/                     which names are one weight, and why\n"
     "  tieshard plan smollm2/ --ranks 8           what each rank will hold and read\n"
     "  tieshard doctor smollm2/ --ranks 8         would it load, and what is odd about it\n"
+    "  tieshard load smollm2/ --ranks 2           load it and give account of every element\n"
     "  tieshard train --model smollm2/ --data tokens.bin --out runs/a --ranks 2 --steps 200\n"
     "  tieshard demo                              the whole walk on a tiny model, under a minute\n"
     "\n"
@@ -83,6 +85,7 @@ int run_tieshard(int argc, const char* const* argv, const Console& console) {
   add_ties(app, chosen);
   add_plan(app, chosen);
   add_doctor(app, chosen);
+  add_load(app, chosen);
   list_runtime_verbs(app);
   add_demo(app, chosen);
   add_help(app, chosen);

@@ -2,7 +2,7 @@
 //
 // The program `tieshard`: its verbs, its help, its version.
 //
-// Flow: main -> [this] -> inspect, ties, plan, doctor, demo, runtime_program
+// Flow: main -> [this] -> inspect, ties, plan, doctor, load, demo, runtime_program
 
 #pragma once
 

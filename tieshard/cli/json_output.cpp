@@ -14,6 +14,17 @@ OrderedJson array_of(const std::vector<Item>& items) {
   return array;
 }
 
+Code code_of(std::string_view text) {
+#define TIESHARD_FIND(enumerator, code_text, rule_text) \
+  if (text == (code_text)) {                            \
+    return Code::enumerator;                            \
+  }
+  TIESHARD_ERROR_CODES(TIESHARD_FIND)
+#undef TIESHARD_FIND
+  throw InternalError(
+      {.code = Code::kBug, .what = "a finding has a code that tieshard does not have", .why = std::string(text)});
+}
+
 } // namespace
 
 OrderedJson to_json(const Diagnostic& diagnostic) {
@@ -27,6 +38,18 @@ OrderedJson to_json(const Diagnostic& diagnostic) {
 
 OrderedJson to_json(const std::vector<Diagnostic>& findings) {
   return array_of(findings);
+}
+
+Diagnostic diagnostic_from(const OrderedJson& document) {
+  const std::string level = document.at("level");
+  return {.level = level == word(Level::kNote)      ? Level::kNote
+                   : level == word(Level::kWarning) ? Level::kWarning
+                                                    : Level::kError,
+          .code = code_of(document.at("code").get<std::string>()),
+          .what = document.at("what"),
+          .where = document.at("where"),
+          .why = document.at("why"),
+          .fix = document.at("fix")};
 }
 
 OrderedJson to_json(const TieGroup& group) {

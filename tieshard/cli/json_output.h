@@ -23,6 +23,9 @@ using OrderedJson = nlohmann::ordered_json;
 OrderedJson to_json(const Diagnostic& diagnostic);
 OrderedJson to_json(const std::vector<Diagnostic>& findings);
 
+/// The Diagnostic that to_json made `document` of. @throws InternalError bug when it is none
+Diagnostic diagnostic_from(const OrderedJson& document);
+
 /// {"canonical", "aliases": [{"name", "evidence": [{"kind", "text"}]}]}
 OrderedJson to_json(const TieGroup& group);
 OrderedJson to_json(const std::vector<TieGroup>& groups);
