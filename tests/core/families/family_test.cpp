@@ -1,7 +1,11 @@
 #include "tieshard/core/families/family.h"
 
+#include <array>
+#include <vector>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
 #include "tieshard/core/base/error.h"
 
@@ -28,8 +32,30 @@ TEST(FindFamily, KnowsLlamaByModelTypeAndElseByArchitecture) {
   }
 }
 
+TEST(FindFamily, KnowsTheClassesWhoseParametersItLists) {
+  const std::vector<std::array<const char*, 3>> known = {{"gemma", "gemma", "GemmaForCausalLM"},
+                                                         {"t5", "t5", "T5ForConditionalGeneration"},
+                                                         {"albert", "albert", "AlbertForMaskedLM"},
+                                                         {"gpt2", "gpt2", "GPT2LMHeadModel"},
+                                                         {"gpt_oss", "gpt_oss", "GptOssForCausalLM"}};
+  for (const auto& [name, model_type, architecture] : known) {
+    const Json both = {{"model_type", model_type}, {"architectures", {architecture}}};
+    const Family* family = find_family(config(both.dump()));
+    ASSERT_NE(family, nullptr) << name;
+    EXPECT_EQ(family->name(), name);
+    const Json other = {{"model_type", model_type}, {"architectures", {"SomethingForTokenClassification"}}};
+    EXPECT_EQ(find_family(config(other.dump())), nullptr) << name;
+  }
+}
+
+TEST(FindFamily, IsNullForAFamilyInsideAMultimodalWrapper) {
+  EXPECT_EQ(find_family(config(R"({"model_type": "llava", "architectures": ["LlavaForConditionalGeneration"],
+                                   "text_config": {"model_type": "llama"}})")),
+            nullptr);
+}
+
 TEST(FindFamily, IsNullForModelsWithOtherParameters) {
-  EXPECT_EQ(find_family(config(R"({"model_type": "t5"})")), nullptr);
+  EXPECT_EQ(find_family(config(R"({"model_type": "bert"})")), nullptr);
   EXPECT_EQ(find_family(config("{}")), nullptr);
   // A classifier has a score head in place of lm_head: the causal table would ask for what is not there.
   EXPECT_EQ(find_family(config(R"({"model_type": "llama", "architectures": ["LlamaForSequenceClassification"]})")),

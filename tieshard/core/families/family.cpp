@@ -4,13 +4,18 @@
 #include <array>
 
 #include "tieshard/core/base/error.h"
+#include "tieshard/core/families/albert.h"
+#include "tieshard/core/families/gemma.h"
+#include "tieshard/core/families/gpt2.h"
+#include "tieshard/core/families/gpt_oss.h"
 #include "tieshard/core/families/llama.h"
+#include "tieshard/core/families/t5.h"
 
 namespace tieshard {
 namespace {
 
-std::array<const Family*, 1> known_families() {
-  return {&llama_family()};
+std::array<const Family*, 6> known_families() {
+  return {&llama_family(), &gemma_family(), &t5_family(), &albert_family(), &gpt2_family(), &gpt_oss_family()};
 }
 
 } // namespace
@@ -37,7 +42,7 @@ const Family& require_family(const HfConfig& config) {
                                   config.model_type(),
                                   "\", architectures begins with \"",
                                   config.architecture(),
-                                  "\"; known causal language models: ",
+                                  "\"; known: ",
                                   known),
                     .fix = "use a checkpoint of a known family, or build the module yourself and load it by name"});
 }

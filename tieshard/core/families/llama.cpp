@@ -6,26 +6,11 @@
 #include <nlohmann/json.hpp>
 
 #include "tieshard/core/base/error.h"
+#include "tieshard/core/families/config_sizes.h"
+#include "tieshard/core/families/gated_decoder.h"
 
 namespace tieshard {
 namespace {
-
-/// More is a damaged file: the table would fill the memory before the first weight is looked for.
-constexpr std::int64_t kMostLayers = 100'000;
-
-[[noreturn]] void refuse(const HfConfig& config, std::string_view key, const std::string& why, const std::string& fix) {
-  throw InputError({.code = Code::kConfigValue,
-                    .what = "a field of config.json has a value that cannot be used",
-                    .where = concat(config.where(), ", ", key),
-                    .why = why,
-                    .fix = fix});
-}
-
-void require_positive(const HfConfig& config, std::string_view key, std::int64_t value) {
-  if (value < 1) {
-    refuse(config, key, concat("expected at least 1, got ", value), "write the size that the weights were made with");
-  }
-}
 
 /// intermediate_size may be 0: its weights are then [0, hidden] and [hidden, 0], and legal.
 void check_sizes(const HfConfig& config, const LlamaConfig& llama) {
@@ -41,75 +26,71 @@ void check_sizes(const HfConfig& config, const LlamaConfig& llama) {
   for (const auto& [key, value] : sizes) {
     require_positive(config, key, value);
   }
-  if (llama.num_hidden_layers > kMostLayers) {
-    refuse(config,
-           "num_hidden_layers",
-           concat("expected at most ", kMostLayers, ", got ", llama.num_hidden_layers),
-           "write the number of layers that the weights have");
-  }
+  require_layer_count(config, "num_hidden_layers", llama.num_hidden_layers);
   if (!checked_numel({llama.num_attention_heads, llama.head_dim})) {
-    refuse(config,
-           "head_dim",
-           concat("num_attention_heads * head_dim overflows: ", llama.num_attention_heads, " * ", llama.head_dim),
-           "write the sizes that the weights were made with");
+    refuse_config(
+        config,
+        "head_dim",
+        concat("num_attention_heads * head_dim overflows: ", llama.num_attention_heads, " * ", llama.head_dim),
+        "write the sizes that the weights were made with");
   }
   if (llama.num_attention_heads % llama.num_key_value_heads != 0) {
-    refuse(config,
-           "num_key_value_heads",
-           concat("expected a divisor of num_attention_heads = ",
-                  llama.num_attention_heads,
-                  ", got ",
-                  llama.num_key_value_heads),
-           "give each key/value head the same number of query heads");
+    refuse_config(config,
+                  "num_key_value_heads",
+                  concat("expected a divisor of num_attention_heads = ",
+                         llama.num_attention_heads,
+                         ", got ",
+                         llama.num_key_value_heads),
+                  "give each key/value head the same number of query heads");
   }
   if (llama.head_dim % 2 != 0) {
-    refuse(config,
-           "head_dim",
-           concat("rotary embedding turns pairs, so expected an even size, got ", llama.head_dim),
-           "write the head size that the weights were made with");
+    refuse_config(config,
+                  "head_dim",
+                  concat("rotary embedding turns pairs, so expected an even size, got ", llama.head_dim),
+                  "write the head size that the weights were made with");
   }
 }
 
 void check_activation(const HfConfig& config) {
   const std::string activation = config.string_or("hidden_act", "silu");
   if (activation != "silu" && activation != "swish") { // two names of one function in transformers
-    refuse(config,
-           "hidden_act",
-           concat("supported: silu; got \"", activation, "\""),
-           "use a checkpoint of this family that was trained with silu");
+    refuse_config(config,
+                  "hidden_act",
+                  concat("supported: silu; got \"", activation, "\""),
+                  "use a checkpoint of this family that was trained with silu");
   }
 }
 
 void check_rope(const HfConfig& config, const RopeConfig& rope) {
   if (rope.type != "default" && rope.type != "linear" && rope.type != "llama3") {
-    refuse(config,
-           "rope_type",
-           concat("supported: default, linear, llama3; got \"", rope.type, "\""),
-           "use a checkpoint with a supported rope type");
+    refuse_config(config,
+                  "rope_type",
+                  concat("supported: default, linear, llama3; got \"", rope.type, "\""),
+                  "use a checkpoint with a supported rope type");
   }
   if (!(rope.theta > 0.0)) {
-    refuse(config, "rope_theta", concat("expected above 0, got ", rope.theta), "write the base, mostly 10000");
+    refuse_config(config, "rope_theta", concat("expected above 0, got ", rope.theta), "write the base, mostly 10000");
   }
   if (rope.type == "default") {
     return;
   }
   if (!(rope.factor > 0.0)) {
-    refuse(config, "factor", concat("expected above 0, got ", rope.factor), "write the rope scaling factor");
+    refuse_config(config, "factor", concat("expected above 0, got ", rope.factor), "write the rope scaling factor");
   }
   if (rope.type == "llama3" && !(rope.low_freq_factor > 0.0 && rope.high_freq_factor > rope.low_freq_factor)) {
-    refuse(config,
-           "low_freq_factor",
-           concat("expected 0 < low_freq_factor < high_freq_factor, got ",
-                  rope.low_freq_factor,
-                  " and ",
-                  rope.high_freq_factor),
-           "write both factors as the model was trained, mostly 1 and 4");
+    refuse_config(config,
+                  "low_freq_factor",
+                  concat("expected 0 < low_freq_factor < high_freq_factor, got ",
+                         rope.low_freq_factor,
+                         " and ",
+                         rope.high_freq_factor),
+                  "write both factors as the model was trained, mostly 1 and 4");
   }
   if (rope.type == "llama3" && rope.original_max_position_embeddings < 1) {
-    refuse(config,
-           "original_max_position_embeddings",
-           concat("expected at least 1, got ", rope.original_max_position_embeddings),
-           "write the context length before the scaling, mostly 8192");
+    refuse_config(config,
+                  "original_max_position_embeddings",
+                  concat("expected at least 1, got ", rope.original_max_position_embeddings),
+                  "write the context length before the scaling, mostly 8192");
   }
 }
 
@@ -122,41 +103,23 @@ std::optional<std::int64_t> padding_row(const HfConfig& config, std::int64_t voc
   const bool counts_from_end = field->is_number_integer() && !field->is_number_unsigned() && *field < 0;
   const std::int64_t row = counts_from_end ? field->get<std::int64_t>() + vocab_size : config.integer("pad_token_id");
   if (row < 0 || row >= vocab_size) {
-    refuse(config,
-           "pad_token_id",
-           concat("expected a row of the vocabulary of ", vocab_size, ", got ", field->dump()),
-           "write a token of the vocabulary, or null");
+    refuse_config(config,
+                  "pad_token_id",
+                  concat("expected a row of the vocabulary of ", vocab_size, ", got ", field->dump()),
+                  "write a token of the vocabulary, or null");
   }
   return row;
 }
 
-/// Appends parameters in registration order, each with an identity of its own.
-class TableBuilder {
- public:
-  explicit TableBuilder(DType dtype) : dtype_(dtype) {}
-
-  void add(const std::string& fqn, Shape shape) {
-    table_.push_back({.fqn = fqn, .shape = std::move(shape), .dtype = dtype_, .identity = table_.size() + 1});
-  }
-
-  void linear(const std::string& module, std::int64_t out, std::int64_t in, bool bias) {
-    add(module + ".weight", {out, in});
-    if (bias) {
-      add(module + ".bias", {out});
-    }
-  }
-
-  ParameterTable take() {
-    return std::move(table_);
-  }
-
- private:
-  DType dtype_;
-  ParameterTable table_;
-};
-
-std::string layer_name(std::int64_t layer) {
-  return concat("model.layers.", layer);
+GatedDecoderSizes sizes_of(const LlamaConfig& llama) {
+  return {.vocab = llama.vocab_size,
+          .hidden = llama.hidden_size,
+          .layers = llama.num_hidden_layers,
+          .query = llama.num_attention_heads * llama.head_dim,
+          .key_value = llama.num_key_value_heads * llama.head_dim,
+          .intermediate = llama.intermediate_size,
+          .attention_bias = llama.attention_bias,
+          .mlp_bias = llama.mlp_bias};
 }
 
 class LlamaFamily final : public Family {
@@ -166,36 +129,11 @@ class LlamaFamily final : public Family {
   }
 
   bool matches(const HfConfig& config) const override {
-    const bool causal = config.architecture() == "LlamaForCausalLM";
-    if (config.model_type() == "llama") {
-      return causal || config.architecture().empty(); // a classifier of this model_type has other parameters
-    }
-    return config.model_type().empty() && causal;
+    return is_model_class(config, "llama", {"LlamaForCausalLM"});
   }
 
   ParameterTable table(const HfConfig& config) const override {
-    const LlamaConfig llama = LlamaConfig::from(config);
-    const std::int64_t hidden = llama.hidden_size;
-    const std::int64_t query = llama.num_attention_heads * llama.head_dim;
-    const std::int64_t key_value = llama.num_key_value_heads * llama.head_dim;
-    TableBuilder builder(config.dtype().value_or(DType::kF32));
-    builder.add("model.embed_tokens.weight", {llama.vocab_size, hidden});
-    for (std::int64_t layer = 0; layer < llama.num_hidden_layers; ++layer) {
-      const std::string attention = layer_name(layer) + ".self_attn.";
-      builder.linear(attention + "q_proj", query, hidden, llama.attention_bias);
-      builder.linear(attention + "k_proj", key_value, hidden, llama.attention_bias);
-      builder.linear(attention + "v_proj", key_value, hidden, llama.attention_bias);
-      builder.linear(attention + "o_proj", hidden, query, llama.attention_bias);
-      const std::string mlp = layer_name(layer) + ".mlp.";
-      builder.linear(mlp + "gate_proj", llama.intermediate_size, hidden, llama.mlp_bias);
-      builder.linear(mlp + "up_proj", llama.intermediate_size, hidden, llama.mlp_bias);
-      builder.linear(mlp + "down_proj", hidden, llama.intermediate_size, llama.mlp_bias);
-      builder.add(layer_name(layer) + ".input_layernorm.weight", {hidden});
-      builder.add(layer_name(layer) + ".post_attention_layernorm.weight", {hidden});
-    }
-    builder.add("model.norm.weight", {hidden});
-    builder.add("lm_head.weight", {llama.vocab_size, hidden});
-    return builder.take();
+    return gated_decoder_table(config, sizes_of(LlamaConfig::from(config)));
   }
 
   std::vector<FamilyTie> ties(const HfConfig&) const override {
@@ -206,12 +144,13 @@ class LlamaFamily final : public Family {
     return false;
   }
 
+  bool is_known_buffer(std::string_view name) const override {
+    return is_rotary_buffer(name);
+  }
+
   std::vector<UnitSpec> units(const HfConfig& config) const override {
-    const LlamaConfig llama = LlamaConfig::from(config);
     std::vector<UnitSpec> units;
-    for (std::int64_t layer = 0; layer < llama.num_hidden_layers; ++layer) {
-      units.push_back({.name = layer_name(layer), .prefix = layer_name(layer) + "."});
-    }
+    append_layer_units(units, kDecoderStack, LlamaConfig::from(config).num_hidden_layers);
     return units;
   }
 };
@@ -230,13 +169,13 @@ LlamaConfig LlamaConfig::from(const HfConfig& config) {
   require_positive(config, "num_key_value_heads", llama.num_key_value_heads);
   llama.max_position_embeddings = config.integer_or("max_position_embeddings", 2048);
   if (!config.has("head_dim") && llama.hidden_size % llama.num_attention_heads != 0) {
-    refuse(config,
-           "hidden_size",
-           concat("without head_dim, expected a multiple of num_attention_heads = ",
-                  llama.num_attention_heads,
-                  ", got ",
-                  llama.hidden_size),
-           "write head_dim, or sizes that divide");
+    refuse_config(config,
+                  "hidden_size",
+                  concat("without head_dim, expected a multiple of num_attention_heads = ",
+                         llama.num_attention_heads,
+                         ", got ",
+                         llama.hidden_size),
+                  "write head_dim, or sizes that divide");
   }
   llama.head_dim = config.integer_or("head_dim", llama.hidden_size / llama.num_attention_heads);
   llama.rms_norm_eps = config.number_or("rms_norm_eps", llama.rms_norm_eps);

@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 
+#include "tieshard/core/base/error.h"
 #include "tieshard/core/families/family.h"
 #include "tieshard/core/families/llama.h"
 #include "tieshard/runtime/models/llama.h"
@@ -10,7 +11,14 @@
 namespace tieshard {
 
 std::shared_ptr<CausalLm> make_model(const HfConfig& config, const TieRegistry& ties, const MakeModelOptions& options) {
-  require_family(config);
+  const Family& family = require_family(config);
+  if (family.name() != "llama") {
+    throw InputError({.code = Code::kUnknownArchitecture,
+                      .what = "there is no module for this family yet",
+                      .where = config.where(),
+                      .why = concat("the family is ", family.name(), "; only llama can be run"),
+                      .fix = "load it by name, and use plan and doctor: they need no module"});
+  }
   const at::TensorOptions tensors = at::TensorOptions().device(options.device).dtype(options.dtype);
   const bool tied = ties.is_alias("lm_head.weight");
   auto model = std::make_shared<LlamaForCausalLm>(LlamaConfig::from(config), tied, tensors);

@@ -22,7 +22,8 @@ struct MakeModelOptions {
 /// Builds the model of `config` with the ties of `ties`, and proves with validate_shared_object that it has them. All
 /// parameters require gradients; buffers are computed and on the CPU.
 ///
-/// @throws InputError unknown-architecture (lists the known ones), config-missing-key, config-value
+/// @throws InputError unknown-architecture (also for a family whose module does not exist yet), config-missing-key,
+/// config-value
 std::shared_ptr<CausalLm> make_model(const HfConfig& config,
                                      const TieRegistry& ties,
                                      const MakeModelOptions& options = {});
