@@ -33,8 +33,8 @@ void write(const fs::path& path, const std::string& text) {
 TEST(DemoCheckpoint, IsATiedLlamaWithoutAStoredHead) {
   const CheckpointFixture folder;
   write_demo_checkpoint(folder.path());
-  const ModelView view = open_model(folder.path());
-  EXPECT_THAT(view.findings(), IsEmpty());
+  const ResolvedModel view = resolve_model(folder.path());
+  EXPECT_THAT(view.findings, IsEmpty());
   ASSERT_EQ(view.ties.groups().size(), 1U);
   EXPECT_EQ(view.checkpoint.find("lm_head.weight"), nullptr);
   EXPECT_EQ(view.checkpoint.tensors().size(), 2 + 4 * 9U);
@@ -142,7 +142,7 @@ class ExportFaults : public ::testing::Test {
     source_.write(testing::tiny_llama_tensors());
   }
   std::vector<std::string> faults() const {
-    return export_faults(open_model(source_.path()), exported_.path());
+    return export_faults(resolve_model(source_.path()), exported_.path());
   }
   CheckpointFixture source_;
   CheckpointFixture exported_;

@@ -92,7 +92,8 @@ TEST(InspectVerbOfOtherModels, ShowsAnUnknownArchitectureByItsTensors) {
   const Answer answer = run({"inspect", model.path()});
   EXPECT_EQ(answer.status, 0) << answer.err;
   EXPECT_THAT(answer.out, HasSubstr("nobody_knows, 10 parameters; 2 tensors stored, 32 B, BF16 1, F32 1"));
-  EXPECT_THAT(answer.out, HasSubstr("not resolved: the family nobody_knows is not known"));
+  EXPECT_THAT(answer.out, HasSubstr("none that config and files show"));
+  EXPECT_THAT(answer.err, HasSubstr("[unknown-architecture]"));
 }
 
 TEST(InspectVerbOfOtherModels, SaysWhatIsMissing) {

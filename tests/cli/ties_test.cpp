@@ -81,12 +81,14 @@ TEST(TiesVerb, RefusesADeclaredTieOfAnotherForm) {
   }
 }
 
-TEST(TiesVerb, RefusesAnArchitectureThatItCannotJudge) {
-  CheckpointFixture model(R"({"model_type": "nobody_knows", "tie_word_embeddings": true})");
+TEST(TiesVerb, TakesAnArchitectureThatItDoesNotKnowByItsNamesWithAWarning) {
+  CheckpointFixture model(R"({"model_type": "nobody_knows"})");
   model.write({testing::counting("a", {2})});
   const Answer answer = run({"ties", model.path()});
-  EXPECT_EQ(answer.status, 2);
+  EXPECT_EQ(answer.status, 0);
+  EXPECT_THAT(answer.out, HasSubstr("config.json has no tie flag, and the family is not known"));
   EXPECT_THAT(answer.err, HasSubstr("[unknown-architecture]"));
+  EXPECT_THAT(answer.err, HasSubstr("nobody_knows"));
 }
 
 } // namespace

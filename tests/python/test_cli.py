@@ -120,7 +120,6 @@ def lose_a_norm(folder):
 BROKEN = {
     "config-missing": lambda folder: (folder / "config.json").unlink(),
     "no-weights": lambda folder: (folder / "model.safetensors").unlink(),
-    "unknown-architecture": lambda folder: edit_config(folder, model_type="perceptron", architectures=["Perceptron"]),
     "json-duplicate-key": lambda folder: (folder / "config.json").write_text('{"vocab_size": 1, "vocab_size": 2}'),
     "truncated": cut_off,
     "trailing-bytes": add_trailing_bytes,
@@ -143,6 +142,14 @@ def test_a_broken_checkpoint_is_refused_by_name(tieshard, tiny, tmp_path, code):
     for part in ("where:", "why:", "fix:"):
         assert part in done.stderr
     assert done.stdout == "", "a refusal is no result"
+
+
+def test_an_unknown_architecture_is_planned_by_its_names_with_a_warning(tieshard, tiny, tmp_path):
+    folder = tmp_path / "model"
+    shutil.copytree(tiny, folder)
+    edit_config(folder, model_type="perceptron", architectures=["Perceptron"])
+    done = run_well([tieshard, "plan", folder, "--ranks", 2])
+    assert "[unknown-architecture]" in done.stderr and "perceptron" in done.stderr
 
 
 def test_both_shapes_of_a_transposed_head_are_named(tieshard, tiny, tmp_path):

@@ -183,7 +183,7 @@ std::string loss_fault(const DemoPaths& paths, const Stream& out) {
 
 // Empty when the export is whole.
 std::string export_fault(const DemoPaths& paths, const Stream& out) {
-  const ModelView source = open_model(paths.model);
+  const ResolvedModel source = resolve_model(paths.model);
   const std::vector<std::string> faults = export_faults(source, paths.exported);
   if (!faults.empty()) {
     return concat(faults.front(), faults.size() == 1 ? "" : concat(", and ", faults.size() - 1, " more"));

@@ -69,8 +69,8 @@ LossFall loss_fall(const std::vector<double>& losses) {
   return {.first = mean(losses.begin()), .last = mean(losses.end() - kWindow)};
 }
 
-std::vector<std::string> export_faults(const ModelView& source, const std::filesystem::path& exported) {
-  const ModelView view = open_model(exported);
+std::vector<std::string> export_faults(const ResolvedModel& source, const std::filesystem::path& exported) {
+  const ResolvedModel view = resolve_model(exported);
   std::vector<std::string> faults;
   compare_tensors(source.checkpoint, view.checkpoint, faults);
   for (const StoredTensor& tensor : view.checkpoint.tensors()) {

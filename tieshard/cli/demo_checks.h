@@ -35,7 +35,7 @@ LossFall loss_fall(const std::vector<double>& losses);
 
 /// What is wrong with an export of `source`; empty when it has the same names, shapes and dtypes, each storage once, no
 /// alias, the same ties, and every parameter's bytes.
-/// @throws InputError whatever open_model throws
-std::vector<std::string> export_faults(const ModelView& source, const std::filesystem::path& exported);
+/// @throws InputError whatever resolve_model throws
+std::vector<std::string> export_faults(const ResolvedModel& source, const std::filesystem::path& exported);
 
 } // namespace tieshard::cli

@@ -50,7 +50,7 @@ void add_repeated(CLI::App& verb,
   verb.add_option(flag, values, help)->type_name(value_name)->allow_extra_args(false);
 }
 
-DeclaredTies declared_ties(const std::vector<std::string>& values) {
+std::map<std::string, std::string> declared_ties(const std::vector<std::string>& values) {
   return pairs(values, "--tie", "ALIAS=CANONICAL");
 }
 

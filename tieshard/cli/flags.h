@@ -26,7 +26,7 @@ void add_repeated(CLI::App& verb,
                   const std::string& help);
 
 /// --tie ALIAS=CANONICAL. @throws InputError bad-flag when a value has another form or an alias stands twice
-DeclaredTies declared_ties(const std::vector<std::string>& values);
+std::map<std::string, std::string> declared_ties(const std::vector<std::string>& values);
 
 /// --dim NAME=D. @throws InputError bad-flag when a value has another form or a name stands twice
 std::map<std::string, int> declared_dims(const std::vector<std::string>& values);

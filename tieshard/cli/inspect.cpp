@@ -27,7 +27,7 @@ std::uint64_t stored_bytes(const Checkpoint& checkpoint) {
 }
 
 // Elements of all parameters, each storage once.
-std::int64_t parameter_count(const ModelView& view) {
+std::int64_t parameter_count(const ResolvedModel& view) {
   std::int64_t count = 0;
   for (const ParameterInfo& parameter : view.table) {
     count += view.ties.is_alias(parameter.fqn) ? 0 : numel(parameter.shape);
@@ -68,7 +68,7 @@ std::string sizes_text(const HfConfig& config) {
   return text;
 }
 
-void print_summary(const ModelView& view, const Stream& out) {
+void print_summary(const ResolvedModel& view, const Stream& out) {
   const Checkpoint& checkpoint = view.checkpoint;
   const HfConfig& config = checkpoint.config();
   out.text << out.paint(Tone::kStrong, architecture_name(config)) << ", " << format_parameters(parameter_count(view))
@@ -84,10 +84,8 @@ void print_summary(const ModelView& view, const Stream& out) {
       facts.add({"tied", concat(alias.name, " = ", group.canonical, "  (", alias.reasons.front().text, ")")});
     }
   }
-  if (view.family == nullptr) {
-    facts.add({"ties", concat("not resolved: the family ", config.model_type(), " is not known to tieshard")});
-  } else if (view.ties.groups().empty()) {
-    facts.add({"ties", "none"});
+  if (view.ties.groups().empty()) {
+    facts.add({"ties", view.family == nullptr ? "none that config and files show" : "none"});
   }
   constexpr std::size_t kFilesOnOneScreen = 8;
   const auto& files = checkpoint.files();
@@ -108,7 +106,7 @@ void print_summary(const ModelView& view, const Stream& out) {
 }
 
 // Stored tensors in the order in which the model registers them; names that it does not have come last.
-std::vector<const StoredTensor*> in_model_order(const ModelView& view) {
+std::vector<const StoredTensor*> in_model_order(const ResolvedModel& view) {
   std::vector<const StoredTensor*> ordered;
   std::set<std::string> taken;
   for (const ParameterInfo& parameter : view.table) {
@@ -125,7 +123,7 @@ std::vector<const StoredTensor*> in_model_order(const ModelView& view) {
   return ordered;
 }
 
-void print_every_tensor(const ModelView& view, const Stream& out) {
+void print_every_tensor(const ResolvedModel& view, const Stream& out) {
   Table table({left("tensor"), left("shape"), left("dtype"), right("size"), left("file"), right("first byte")});
   for (const StoredTensor* tensor : in_model_order(view)) {
     table.add({tensor->name,
@@ -138,7 +136,7 @@ void print_every_tensor(const ModelView& view, const Stream& out) {
   table.print(out);
 }
 
-void print_folded_tensors(const ModelView& view, const Stream& out) {
+void print_folded_tensors(const ResolvedModel& view, const Stream& out) {
   const std::vector<const StoredTensor*> tensors = in_model_order(view);
   std::vector<std::string> names;
   names.reserve(tensors.size());
@@ -158,7 +156,7 @@ void print_folded_tensors(const ModelView& view, const Stream& out) {
   table.print(out);
 }
 
-OrderedJson document(const ModelView& view) {
+OrderedJson document(const ResolvedModel& view) {
   const Checkpoint& checkpoint = view.checkpoint;
   OrderedJson files = OrderedJson::array();
   for (const SafetensorsFile& file : checkpoint.files()) {
@@ -186,13 +184,13 @@ OrderedJson document(const ModelView& view) {
           {"groups", to_json(view.ties.groups())},
           {"tensors", tensors},
           {"config", OrderedJson::parse(checkpoint.config().json().dump())},
-          {"findings", to_json(view.findings())}};
+          {"findings", to_json(view.findings)}};
 }
 
 } // namespace
 
 int run_inspect(const InspectOptions& options, const Console& console) {
-  const ModelView view = open_any_model(options.directory);
+  const ResolvedModel view = resolve_model(options.directory);
   if (!options.tensor.empty()) {
     const TensorValues values = read_tensor_values(view, options.tensor, options.first);
     if (options.json) {
@@ -210,7 +208,7 @@ int run_inspect(const InspectOptions& options, const Console& console) {
   console.out.text << "\n";
   options.all ? print_every_tensor(view, console.out) : print_folded_tensors(view, console.out);
   console.out.text.flush();
-  print_findings(console.err, view.findings());
+  print_findings(console.err, view.findings);
   return kExitSuccess;
 }
 

@@ -22,7 +22,7 @@ struct InspectOptions {
 };
 
 /// Works for every architecture; ties are shown where the family is known.
-/// @throws InputError whatever open_any_model throws; unknown-parameter, bad-flag
+/// @throws InputError whatever resolve_model throws; unknown-parameter, bad-flag
 int run_inspect(const InspectOptions& options, const Console& console);
 
 /// Adds the verb to `app`; its callback fills `chosen`.

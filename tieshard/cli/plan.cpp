@@ -24,11 +24,11 @@ DType parameter_dtype(const std::string& text) {
   return *dtype;
 }
 
-ShardPlan build(const ModelView& view, const ParameterTable& table, const PlanOptions& options) {
+ShardPlan build(const ResolvedModel& view, const ParameterTable& table, const PlanOptions& options) {
   const ShardPlanOptions plan_options{
       .policy = options.shard_dim == "first" ? ShardDimPolicy::kFirst : ShardDimPolicy::kLast,
       .dims = declared_dims(options.dims),
-      .units = view.family->units(view.checkpoint.config())};
+      .units = view.units()};
   try {
     return ShardPlan::build(table, view.ties, options.ranks, plan_options);
   } catch (const UsageError& error) {
@@ -40,7 +40,8 @@ ShardPlan build(const ModelView& view, const ParameterTable& table, const PlanOp
 } // namespace
 
 int run_plan(const PlanOptions& options, const Console& console) {
-  const ModelView view = open_model(options.directory, declared_ties(options.declared));
+  const ResolvedModel view =
+      resolve_model(options.directory, {.ties = {.explicit_ties = declared_ties(options.declared)}});
   ParameterTable table = view.table;
   const DType dtype = parameter_dtype(options.param_dtype);
   for (ParameterInfo& parameter : table) {
@@ -48,7 +49,7 @@ int run_plan(const PlanOptions& options, const Console& console) {
   }
   const ShardPlan plan = build(view, table, options);
   const PlanSummary summary = summarize(view.checkpoint, plan);
-  std::vector<Diagnostic> findings = view.findings();
+  std::vector<Diagnostic> findings = view.findings;
   findings.insert(findings.end(), summary.findings.begin(), summary.findings.end());
   if (options.json) {
     print_json(console.out, plan_document(view, plan, summary, options.shard_dim, findings));

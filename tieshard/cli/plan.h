@@ -26,7 +26,7 @@ struct PlanOptions {
 };
 
 /// Flags are the user's: what ShardPlan refuses as the caller's mistake is an InputError here.
-/// @throws InputError whatever open_model, ShardPlan::build and build_read_plan throw; bad-flag
+/// @throws InputError whatever resolve_model, ShardPlan::build and build_read_plan throw; bad-flag
 int run_plan(const PlanOptions& options, const Console& console);
 
 /// Adds the verb to `app`; its callback fills `chosen`.

@@ -230,7 +230,7 @@ OrderedJson rank_entries(const PlanSummary& summary) {
 
 } // namespace
 
-void print_plan(const ModelView& view,
+void print_plan(const ResolvedModel& view,
                 const ShardPlan& plan,
                 const PlanSummary& summary,
                 const std::string& shard_dim,
@@ -260,7 +260,7 @@ void print_parameters(const ShardPlan& plan, const Stream& out) {
   table.print(out);
 }
 
-OrderedJson plan_document(const ModelView& view,
+OrderedJson plan_document(const ResolvedModel& view,
                           const ShardPlan& plan,
                           const PlanSummary& summary,
                           const std::string& shard_dim,

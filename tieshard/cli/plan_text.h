@@ -16,7 +16,7 @@ namespace tieshard::cli {
 /// One screen: the model, its units, each kind of rank, ties, uneven and empty parts.
 ///
 /// @param shard_dim  the policy's name, "last" or "first"
-void print_plan(const ModelView& view,
+void print_plan(const ResolvedModel& view,
                 const ShardPlan& plan,
                 const PlanSummary& summary,
                 const std::string& shard_dim,
@@ -27,7 +27,7 @@ void print_parameters(const ShardPlan& plan, const Stream& out);
 
 /// {"architecture", "ranks", "shard_dim", "param_dtype", "parameters": [...], "units": [...], "per_rank": [...],
 /// "step", "groups": [...], "uneven", "empty", "replicated", "findings"}
-OrderedJson plan_document(const ModelView& view,
+OrderedJson plan_document(const ResolvedModel& view,
                           const ShardPlan& plan,
                           const PlanSummary& summary,
                           const std::string& shard_dim,

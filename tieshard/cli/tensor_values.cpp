@@ -12,11 +12,11 @@
 namespace tieshard::cli {
 namespace {
 
-bool known(const ModelView& view, const std::string& asked) {
+bool known(const ResolvedModel& view, const std::string& asked) {
   return std::any_of(view.table.begin(), view.table.end(), [&](const auto& entry) { return entry.fqn == asked; });
 }
 
-std::string closest_text(const ModelView& view, const std::string& asked) {
+std::string closest_text(const ResolvedModel& view, const std::string& asked) {
   std::vector<std::string> names;
   for (const StoredTensor& tensor : view.checkpoint.tensors()) {
     names.push_back(tensor.name);
@@ -29,7 +29,7 @@ std::string closest_text(const ModelView& view, const std::string& asked) {
 }
 
 // Its own bytes where it has some: a name is shown as it is stored, tied or not.
-const StoredTensor& source_of(const ModelView& view, const std::string& asked) {
+const StoredTensor& source_of(const ResolvedModel& view, const std::string& asked) {
   if (const StoredTensor* own = view.checkpoint.find(asked)) {
     return *own;
   }
@@ -63,7 +63,7 @@ std::vector<std::string> texts_of(const TensorValues& values, FloatText floats) 
 
 } // namespace
 
-TensorValues read_tensor_values(const ModelView& view, const std::string& asked, std::int64_t count) {
+TensorValues read_tensor_values(const ResolvedModel& view, const std::string& asked, std::int64_t count) {
   const StoredTensor& source = source_of(view, asked);
   const std::uint64_t bytes = bytes_of_first(source, count);
   TensorValues result{.asked = asked, .source = &source};
@@ -83,7 +83,7 @@ TensorValues read_tensor_values(const ModelView& view, const std::string& asked,
   return result;
 }
 
-void print_tensor_values(const ModelView& view, const TensorValues& values, const Stream& out) {
+void print_tensor_values(const ResolvedModel& view, const TensorValues& values, const Stream& out) {
   const StoredTensor& source = *values.source;
   out.text << out.paint(Tone::kStrong, values.asked) << "  " << to_string(source.shape) << "  " << name(source.dtype)
            << "  " << format_bytes(source.bytes) << "\n";
@@ -112,7 +112,7 @@ void print_tensor_values(const ModelView& view, const TensorValues& values, cons
   facts.print(out, 2);
 }
 
-OrderedJson to_json(const ModelView& view, const TensorValues& values) {
+OrderedJson to_json(const ResolvedModel& view, const TensorValues& values) {
   const StoredTensor& source = *values.source;
   OrderedJson numbers = OrderedJson::array();
   for (const std::string& value : texts_of(values, FloatText::kExact)) {

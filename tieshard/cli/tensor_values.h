@@ -27,12 +27,12 @@ struct TensorValues {
 ///
 /// @throws InputError unknown-parameter (with the closest names), missing-parameter when the name is known but neither
 ///         it nor a name that it is tied to is stored
-TensorValues read_tensor_values(const ModelView& view, const std::string& asked, std::int64_t count);
+TensorValues read_tensor_values(const ResolvedModel& view, const std::string& asked, std::int64_t count);
 
-void print_tensor_values(const ModelView& view, const TensorValues& values, const Stream& out);
+void print_tensor_values(const ResolvedModel& view, const TensorValues& values, const Stream& out);
 
 /// {"name", "canonical", "stored_as", "dtype", "shape", "file", "offset", "bytes", "values"}; numbers that JSON cannot
 /// hold (nan, inf) and hexadecimal bytes are strings.
-OrderedJson to_json(const ModelView& view, const TensorValues& values);
+OrderedJson to_json(const ResolvedModel& view, const TensorValues& values);
 
 } // namespace tieshard::cli

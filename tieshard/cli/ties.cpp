@@ -13,18 +13,18 @@
 namespace tieshard::cli {
 namespace {
 
-std::string stored_text(const ModelView& view, const std::string& name) {
+std::string stored_text(const ResolvedModel& view, const std::string& name) {
   const StoredTensor* tensor = view.checkpoint.find(name);
   return tensor == nullptr ? "not stored" : location(view.checkpoint, *tensor);
 }
 
 // The bytes of a group's storage, in the dtype of the file.
-std::uint64_t storage_bytes(const ModelView& view, const TieGroup& group) {
+std::uint64_t storage_bytes(const ResolvedModel& view, const TieGroup& group) {
   const StoredTensor* source = view.ties.source(view.checkpoint, group.canonical);
   return source == nullptr ? 0 : source->bytes;
 }
 
-void print_group(const ModelView& view, const TieGroup& group, const Stream& out) {
+void print_group(const ResolvedModel& view, const TieGroup& group, const Stream& out) {
   Table table({left(), left(), left(), right(), left()});
   const StoredTensor* source = view.ties.source(view.checkpoint, group.canonical);
   if (source != nullptr) {
@@ -46,7 +46,7 @@ void print_group(const ModelView& view, const TieGroup& group, const Stream& out
   }
 }
 
-std::string why_untied(const ModelView& view) {
+std::string why_untied(const ResolvedModel& view) {
   const auto& findings = view.ties.findings();
   const auto is_conflict = [](const Diagnostic& finding) { return finding.code == Code::kTieConflict; };
   if (std::any_of(findings.begin(), findings.end(), is_conflict)) {
@@ -56,6 +56,9 @@ std::string why_untied(const ModelView& view) {
   if (flag) {
     return concat("config.json: ", flag->where, " = ", flag->value ? "true" : "false");
   }
+  if (view.family == nullptr) {
+    return "config.json has no tie flag, and the family is not known";
+  }
   return concat("config.json has no tie flag; ",
                 view.family->name(),
                 " is ",
@@ -63,7 +66,7 @@ std::string why_untied(const ModelView& view) {
                 " by default");
 }
 
-void print_text(const ModelView& view, const Stream& out) {
+void print_text(const ResolvedModel& view, const Stream& out) {
   std::uint64_t bytes = 0;
   for (const TieGroup& group : view.ties.groups()) {
     print_group(view, group, out);
@@ -77,7 +80,7 @@ void print_text(const ModelView& view, const Stream& out) {
   }
 }
 
-OrderedJson document(const ModelView& view) {
+OrderedJson document(const ResolvedModel& view) {
   OrderedJson groups = OrderedJson::array();
   for (const TieGroup& group : view.ties.groups()) {
     OrderedJson entry = to_json(group);
@@ -95,20 +98,21 @@ OrderedJson document(const ModelView& view) {
     }
     groups.push_back(std::move(entry));
   }
-  return {{"groups", groups}, {"findings", to_json(view.findings())}};
+  return {{"groups", groups}, {"findings", to_json(view.findings)}};
 }
 
 } // namespace
 
 int run_ties(const TiesOptions& options, const Console& console) {
-  const ModelView view = open_model(options.directory, declared_ties(options.declared));
+  const ResolvedModel view =
+      resolve_model(options.directory, {.ties = {.explicit_ties = declared_ties(options.declared)}});
   if (options.json) {
     print_json(console.out, document(view));
     return kExitSuccess;
   }
   print_text(view, console.out);
   console.out.text.flush();
-  print_findings(console.err, view.findings());
+  print_findings(console.err, view.findings);
   return kExitSuccess;
 }
 

@@ -20,7 +20,7 @@ struct TiesOptions {
 };
 
 /// Prints the tie groups with their evidence; findings go to stderr, with --json into the document.
-/// @throws InputError whatever open_model throws; bad-flag
+/// @throws InputError whatever resolve_model throws; bad-flag
 int run_ties(const TiesOptions& options, const Console& console);
 
 /// Adds the verb to `app`; its callback fills `chosen`.

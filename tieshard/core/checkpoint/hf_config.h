@@ -33,6 +33,10 @@ struct RopeConfig {
 struct TieFlag {
   bool value = false;
   std::string where; ///< "tie_word_embeddings" or "text_config.tie_word_embeddings"
+
+  bool is_nested() const {
+    return where.starts_with("text_config.");
+  }
 };
 
 /// A parsed config.json. Cheap to copy (shares the document).

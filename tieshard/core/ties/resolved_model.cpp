@@ -1,14 +1,22 @@
 #include "tieshard/core/ties/resolved_model.h"
 
+#include "tieshard/core/families/stored_table.h"
+
 namespace tieshard {
 namespace {
 
-ParameterTable table_of_stored(const Checkpoint& checkpoint) {
-  ParameterTable table;
-  for (const StoredTensor& tensor : checkpoint.tensors()) {
-    table.push_back({.fqn = tensor.name, .shape = tensor.shape, .dtype = tensor.dtype, .identity = table.size()});
-  }
-  return table;
+Diagnostic unknown_architecture(const HfConfig& config) {
+  return {.level = Level::kWarning,
+          .code = Code::kUnknownArchitecture,
+          .what = "the model family is not known",
+          .where = concat(config.where(), ", model_type"),
+          .why = concat("model_type is \"",
+                        config.model_type(),
+                        "\", architectures begins with \"",
+                        config.architecture(),
+                        "\"; it loads by the names that are stored, but whether they are all of the model could not "
+                        "be checked"),
+          .fix = "compare the list of parameters with the model's own"};
 }
 
 } // namespace
@@ -19,11 +27,16 @@ std::vector<UnitSpec> ResolvedModel::units() const {
 
 ResolvedModel resolve_model(const std::filesystem::path& directory, const ResolveOptions& options) {
   ResolvedModel model{.checkpoint = Checkpoint::open(directory, options.limits)};
-  model.family = find_family(model.checkpoint.config());
-  model.table =
-      model.family != nullptr ? model.family->table(model.checkpoint.config()) : table_of_stored(model.checkpoint);
-  model.ties = TieRegistry::of(model.checkpoint, model.table, options.ties);
+  const HfConfig& config = model.checkpoint.config();
+  model.family = find_family(config);
   model.findings = model.checkpoint.findings();
+  if (model.family != nullptr) {
+    model.table = model.family->table(config);
+  } else {
+    model.table = table_of_stored(model.checkpoint);
+    model.findings.push_back(unknown_architecture(config));
+  }
+  model.ties = TieRegistry::of(model.checkpoint, model.table, options.ties);
   model.findings.insert(model.findings.end(), model.ties.findings().begin(), model.ties.findings().end());
   return model;
 }

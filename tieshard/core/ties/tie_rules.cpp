@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "tieshard/core/families/family.h"
+#include "tieshard/core/families/stored_table.h"
 
 namespace tieshard {
 namespace {
@@ -37,38 +38,94 @@ std::string arrow(std::string_view alias, std::string_view canonical) {
   return concat(alias, " -> ", canonical);
 }
 
-void add_family_ties(const HfConfig& config,
+/// What the config says of its tie flag, for messages.
+std::string flag_text(const std::optional<TieFlag>& flag) {
+  return flag ? concat("config.json: ", flag->where, " = ", flag->value ? "true" : "false")
+              : std::string("config.json: no tie_word_embeddings");
+}
+
+Diagnostic nested_flag(const HfConfig& config, const std::string& canonical, const std::string& alias) {
+  return {.level = Level::kWarning,
+          .code = Code::kTieFlagNested,
+          .what = "the tie flag stands in text_config only",
+          .where = concat(config.where(), ", ", config.tie_word_embeddings()->where, ", ", alias, " and ", canonical),
+          .why = concat("model_type ",
+                        config.model_type(),
+                        " has no tie_word_embeddings of its own; that of text_config is taken for the part with the "
+                        "head, so that ",
+                        alias,
+                        " is ",
+                        canonical),
+          .fix = "write tie_word_embeddings at the top of config.json"};
+}
+
+/// Without a family's table the flag is all there is: it ties the head to the one input embedding that is stored.
+void add_flag_tie(const Checkpoint& checkpoint,
+                  const NameIndex& names,
+                  std::vector<DeclaredTie>& ties,
+                  std::vector<Diagnostic>& findings) {
+  const auto& flag = checkpoint.config().tie_word_embeddings();
+  const auto tie = flag && flag->value ? embedding_tie_of_stored(checkpoint) : std::nullopt;
+  const auto canonical = tie ? names.find(tie->canonical) : std::nullopt;
+  const auto alias = tie ? names.find(tie->alias) : std::nullopt;
+  if (!canonical || !alias) {
+    return;
+  }
+  ties.push_back(ordered(
+      *canonical,
+      *alias,
+      {TieEvidence::kConfigFlag, concat(flag_text(flag), "; by their names, ", arrow(tie->alias, tie->canonical))}));
+  if (flag->is_nested()) {
+    findings.push_back(nested_flag(checkpoint.config(), tie->canonical, tie->alias));
+  }
+}
+
+void add_family_ties(const Checkpoint& checkpoint,
                      const NameIndex& names,
                      std::vector<DeclaredTie>& ties,
                      std::vector<Diagnostic>& findings) {
+  const HfConfig& config = checkpoint.config();
   const Family* const family = find_family(config);
   if (family == nullptr) {
+    add_flag_tie(checkpoint, names, ties, findings);
     return;
   }
   const auto& flag = config.tie_word_embeddings();
   const bool tied = flag ? flag->value : family->tied_by_default();
-  const std::string said = flag ? concat("config.json: ", flag->where, " = ", flag->value ? "true" : "false")
-                                : std::string("config.json: no tie flag");
+  std::string by_default; // pairs that only the family's default decides
   for (const FamilyTie& tie : family->ties(config)) {
     const auto canonical = names.find(tie.canonical);
     const auto alias = names.find(tie.alias);
     if (!canonical || !alias) {
       continue;
     }
-    const std::string rule_text =
-        concat(said, "; ", family->name(), ": ", flag ? "" : "tied by default, ", arrow(tie.alias, tie.canonical));
-    if (tied) {
-      const TieEvidence evidence = flag ? TieEvidence::kConfigFlag : TieEvidence::kFamilyRule;
-      ties.push_back(ordered(*canonical, *alias, {evidence, rule_text}));
+    const std::string pair = arrow(tie.alias, tie.canonical);
+    if (tie.always) {
+      ties.push_back(
+          ordered(*canonical, *alias, {TieEvidence::kFamilyRule, concat(family->name(), ": always, ", pair)}));
+      continue;
     }
-    if (!flag) {
-      findings.push_back({.level = Level::kNote,
-                          .code = Code::kTieFlagDefault,
-                          .what = "config.json has no tie flag; the family's default holds",
-                          .where = concat(config.where(), ", ", tie.alias, " and ", tie.canonical),
-                          .why = concat(family->name(), " is ", tied ? "tied" : "untied", " by default"),
-                          .fix = "write tie_word_embeddings into config.json"});
+    if (tied && flag) {
+      ties.push_back(ordered(
+          *canonical, *alias, {TieEvidence::kConfigFlag, concat(flag_text(flag), "; ", family->name(), ": ", pair)}));
+    } else if (tied) {
+      ties.push_back(ordered(
+          *canonical,
+          *alias,
+          {TieEvidence::kFamilyRule, concat(flag_text(flag), "; ", family->name(), ": tied by default, ", pair)}));
     }
+    if (tied && flag && flag->is_nested()) {
+      findings.push_back(nested_flag(config, tie.canonical, tie.alias));
+    }
+    by_default += concat(by_default.empty() ? "" : ", ", tie.alias, " and ", tie.canonical);
+  }
+  if (!flag && !by_default.empty()) {
+    findings.push_back({.level = Level::kNote,
+                        .code = Code::kTieFlagDefault,
+                        .what = "config.json has no tie flag; the family's default holds",
+                        .where = concat(config.where(), ", ", by_default),
+                        .why = concat(family->name(), " is ", tied ? "tied" : "untied", " by default"),
+                        .fix = "write tie_word_embeddings into config.json"});
   }
 }
 
@@ -156,7 +213,7 @@ std::vector<DeclaredTie> checkpoint_ties(const Checkpoint& checkpoint,
                                          std::vector<Diagnostic>& findings) {
   const NameIndex names(table);
   std::vector<DeclaredTie> ties = module_ties(table);
-  add_family_ties(checkpoint.config(), names, ties, findings);
+  add_family_ties(checkpoint, names, ties, findings);
   add_explicit_ties(explicit_ties, names, ties);
   add_metadata_ties(checkpoint, table, names, ties, findings);
   return ties;
