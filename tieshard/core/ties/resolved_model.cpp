@@ -1,5 +1,10 @@
 #include "tieshard/core/ties/resolved_model.h"
 
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+#include "tieshard/core/families/name_mapping.h"
 #include "tieshard/core/families/stored_table.h"
 
 namespace tieshard {
@@ -32,12 +37,17 @@ ResolvedModel resolve_model(const std::filesystem::path& directory, const Resolv
   model.findings = model.checkpoint.findings();
   if (model.family != nullptr) {
     model.table = model.family->table(config);
+    NameMapping mapping = find_name_mapping(model.checkpoint, model.table, *model.family, {.rename = options.rename});
+    if (!mapping.names.empty()) {
+      model.checkpoint = std::move(model.checkpoint).renamed(mapping.names);
+    }
+    std::ranges::move(mapping.findings, std::back_inserter(model.findings));
   } else {
     model.table = table_of_stored(model.checkpoint);
     model.findings.push_back(unknown_architecture(config));
   }
   model.ties = TieRegistry::of(model.checkpoint, model.table, options.ties);
-  model.findings.insert(model.findings.end(), model.ties.findings().begin(), model.ties.findings().end());
+  std::ranges::copy(model.ties.findings(), std::back_inserter(model.findings));
   return model;
 }
 
