@@ -10,94 +10,6 @@ namespace {
 
 constexpr std::size_t kMostNamed = 20; ///< a message that lists more is not read
 
-/// The stored tensor that `missing` could be tied to: its partner by the family's rules, where the shapes allow it.
-const StoredTensor* tie_candidate(const Checkpoint& checkpoint, const ShardedParameter& missing) {
-  const Family* const family = find_family(checkpoint.config());
-  if (family == nullptr) {
-    return nullptr;
-  }
-  for (const FamilyTie& tie : family->ties(checkpoint.config())) {
-    const std::string_view partner = tie.alias == missing.fqn       ? std::string_view(tie.canonical)
-                                     : tie.canonical == missing.fqn ? std::string_view(tie.alias)
-                                                                    : std::string_view();
-    const StoredTensor* const stored = partner.empty() ? nullptr : checkpoint.find(partner);
-    if (stored != nullptr && stored->shape == missing.shape) {
-      return stored;
-    }
-  }
-  return nullptr;
-}
-
-/// Without a family's rule: the only stored tensor of that shape that no parameter claims.
-const StoredTensor* only_unclaimed_of_shape(const Checkpoint& checkpoint,
-                                            const ShardPlan& plan,
-                                            const ShardedParameter& missing) {
-  const StoredTensor* found = nullptr;
-  for (const StoredTensor& tensor : checkpoint.tensors()) {
-    if (tensor.shape == missing.shape && plan.find(tensor.name) == nullptr) {
-      if (found != nullptr) {
-        return nullptr;
-      }
-      found = &tensor;
-    }
-  }
-  return found;
-}
-
-/// The prefix under which every missing name is stored, e.g. "module."; empty when there is none.
-std::string foreign_prefix(const Checkpoint& checkpoint, const std::vector<std::string>& missing) {
-  for (const StoredTensor& tensor : checkpoint.tensors()) {
-    if (!tensor.name.ends_with("." + missing.front())) {
-      continue;
-    }
-    const std::string prefix = tensor.name.substr(0, tensor.name.size() - missing.front().size());
-    const bool uniform =
-        std::ranges::all_of(missing, [&](const std::string& fqn) { return checkpoint.find(prefix + fqn) != nullptr; });
-    if (uniform) {
-      return prefix;
-    }
-  }
-  return "";
-}
-
-/// The prefix without which every missing name is stored, e.g. "model."; empty when there is none.
-std::string absent_prefix(const Checkpoint& checkpoint, const std::vector<std::string>& missing) {
-  const std::string& first = missing.front();
-  for (std::size_t dot = first.find('.'); dot != std::string::npos; dot = first.find('.', dot + 1)) {
-    const std::string prefix = first.substr(0, dot + 1);
-    const bool uniform = std::ranges::all_of(missing, [&](const std::string& fqn) {
-      return fqn.starts_with(prefix) && checkpoint.find(fqn.substr(prefix.size())) != nullptr;
-    });
-    if (uniform) {
-      return prefix;
-    }
-  }
-  return "";
-}
-
-std::string missing_fix(const Checkpoint& checkpoint,
-                        const ShardPlan& plan,
-                        const std::vector<const ShardedParameter*>& missing,
-                        const std::vector<std::string>& names) {
-  if (const std::string prefix = foreign_prefix(checkpoint, names); !prefix.empty()) {
-    return concat("the stored names begin with \"", prefix, "\": rename them without it, or load that submodule");
-  }
-  if (const std::string prefix = absent_prefix(checkpoint, names); !prefix.empty()) {
-    return concat("the stored names lack \"", prefix, "\": rename them with it");
-  }
-  for (const ShardedParameter* parameter : missing) {
-    if (const StoredTensor* partner = tie_candidate(checkpoint, *parameter)) {
-      const std::string both = concat(parameter->fqn, "=", partner->name);
-      return concat("if ", both, " is one weight, set tie_word_embeddings to true in config.json or pass --tie ", both);
-    }
-  }
-  const StoredTensor* const renamed = only_unclaimed_of_shape(checkpoint, plan, *missing.front());
-  if (missing.size() == 1 && renamed != nullptr) {
-    return concat("if ", renamed->name, " is this parameter under another name, rename it");
-  }
-  return "use a checkpoint that holds all parameters of the config, or correct config.json";
-}
-
 /// Keys of config.json that say one of the sizes that differ, as "vocab_size = 32000".
 std::string keys_that_say(const HfConfig& config, const std::vector<ShapeMismatch>& mismatches) {
   if (find_family(config) == nullptr) {
@@ -110,7 +22,7 @@ std::string keys_that_say(const HfConfig& config, const std::vector<ShapeMismatc
     }
     const std::int64_t value = config.integer(key);
     const bool involved = std::ranges::any_of(mismatches, [value](const ShapeMismatch& mismatch) {
-      const Shape& expected = mismatch.parameter->shape;
+      const Shape& expected = mismatch.expected;
       const Shape& stored = mismatch.stored->shape;
       for (std::size_t dim = 0; dim < expected.size(); ++dim) {
         if (expected[dim] == value && (dim >= stored.size() || stored[dim] != value)) {
@@ -139,59 +51,85 @@ std::string list_names(const std::vector<std::string>& names) {
   return text;
 }
 
-void refuse_missing(const Checkpoint& checkpoint,
-                    const ShardPlan& plan,
-                    const std::vector<const ShardedParameter*>& missing) {
-  std::vector<std::string> names;
-  for (const ShardedParameter* parameter : missing) {
-    names.push_back(parameter->fqn);
-  }
-  throw InputError({.code = Code::kMissingParameter,
-                    .what = "a parameter has no value in the checkpoint",
-                    .where = concat(checkpoint.directory().string(), ": ", list_names(names)),
-                    .why = concat(names.size(),
-                                  " of ",
-                                  plan.parameters().size(),
-                                  " parameters are stored under none of ",
-                                  "their names; the checkpoint holds ",
-                                  checkpoint.tensors().size(),
-                                  " tensors"),
-                    .fix = missing_fix(checkpoint, plan, missing, names)});
-}
-
 void refuse_shapes(const Checkpoint& checkpoint, const std::vector<ShapeMismatch>& mismatches) {
   std::string where;
   std::string why;
+  bool scaled = false;
   for (std::size_t i = 0; i < std::min(mismatches.size(), kMostNamed); ++i) {
-    const auto& [parameter, stored] = mismatches[i];
+    const auto& [stored, expected, partner] = mismatches[i];
     const std::string separator = i == 0 ? "" : "; ";
-    where += concat(separator, checkpoint.file_name(*stored), ", ", stored->name);
-    why += concat(
-        separator, stored->name, ": expected ", to_string(parameter->shape), ", stored ", to_string(stored->shape));
+    const std::string belongs = partner == nullptr ? "" : concat(" (with ", partner->name, ")");
+    where += concat(separator, checkpoint.file_name(*stored), ", ", stored->name, belongs);
+    why += concat(separator, stored->name, ": expected ", to_string(expected), ", stored ", to_string(stored->shape));
+    scaled = scaled || partner != nullptr;
   }
   if (mismatches.size() > kMostNamed) {
     why += concat(" and ", mismatches.size() - kMostNamed, " more");
   }
   const std::string keys = keys_that_say(checkpoint.config(), mismatches);
-  throw InputError(
-      {.code = Code::kShapeMismatch,
-       .what = "a stored shape is not the one that the config asks for",
-       .where = where,
-       .why = why,
-       .fix = keys.empty() ? "use the config.json that these weights were saved with"
-                           : concat("use the config.json that these weights were saved with; this one says ", keys)});
+  std::string fix = "use the config.json that these weights were saved with";
+  if (!keys.empty()) {
+    fix += concat("; this one says ", keys);
+  }
+  if (scaled) {
+    fix += "; scales are one for all, one a row, or one a block as weight_block_size of its quantization_config says";
+  }
+  throw InputError({.code = Code::kShapeMismatch,
+                    .what = "a stored shape is not the one that the config asks for",
+                    .where = where,
+                    .why = why,
+                    .fix = fix});
 }
 
-void refuse_dtypes(const Checkpoint& checkpoint, const std::vector<const StoredTensor*>& offenders) {
+void refuse_dtypes(const Checkpoint& checkpoint,
+                   const std::vector<const StoredTensor*>& offenders,
+                   const std::optional<QuantizationConfig>& quantization) {
   std::vector<std::string> names;
   for (const StoredTensor* stored : offenders) {
     names.push_back(concat(stored->name, " (", name(stored->dtype), ")"));
   }
+  const std::string method = quantization ? concat("; config.json says quant_method = ",
+                                                   quantization->method.empty() ? "(none)" : quantization->method,
+                                                   ", of which FP8 and MXFP4 can be read")
+                                          : "";
   throw InputError({.code = Code::kDtypeNotLoadable,
                     .what = "a parameter is stored in a dtype that cannot be trained",
                     .where = concat(checkpoint.directory().string(), ": ", list_names(names)),
-                    .why = "expected F16, BF16, F32 or F64",
-                    .fix = "dequantise the checkpoint, or use the one it was quantised from"});
+                    .why = concat("expected F16, BF16, F32, F64 or an 8-bit float", method),
+                    .fix = "use the checkpoint that this one was quantised from, or load it with the library that "
+                           "quantised it, dequantise it and save it in bf16"});
+}
+
+void refuse_missing_scales(const Checkpoint& checkpoint, const std::vector<MissingScale>& missing) {
+  std::vector<std::string> values;
+  std::vector<std::string> scales;
+  for (const auto& [stored, scale] : missing) {
+    values.push_back(stored->name);
+    scales.push_back(scale);
+  }
+  throw InputError({.code = Code::kScaleMissing,
+                    .what = "quantised values are stored without their scales",
+                    .where = concat(checkpoint.directory().string(), ": ", list_names(values)),
+                    .why = concat("no file holds ", list_names(scales)),
+                    .fix = "complete the download or the conversion: without their scales the values have no meaning; "
+                           "if they were never scaled, take quantization_config out of config.json"});
+}
+
+void refuse_stray_scales(const Checkpoint& checkpoint, const std::vector<StrayScale>& strays, bool quantised) {
+  std::vector<std::string> names;
+  for (const StrayScale& stray : strays) {
+    names.push_back(concat(stray.scale->name, " (of ", stray.weight->name, ", ", name(stray.weight->dtype), ")"));
+  }
+  throw InputError(
+      {.code = Code::kStrayScale,
+       .what = "a stored scale belongs to nothing that would apply it",
+       .where = concat(checkpoint.directory().string(), ": ", list_names(names)),
+       .why = quantised ? "quantization_config of config.json is there, but no weight is stored in the way that these "
+                          "scales would apply to: F8 values, or MXFP4 blocks"
+                        : "config.json has no quantization_config, which says that scales are to be applied; without "
+                          "them the weights would be wrong by a factor",
+       .fix = "restore the config.json that these weights were saved with, its quantization_config included; or "
+              "dequantise the checkpoint and save it without scales"});
 }
 
 } // namespace tieshard

@@ -2,37 +2,55 @@
 //
 // What is said when a checkpoint cannot fill the parameters of a plan: every offender in one error, with its remedy.
 //
-// Flow: read_plan.cpp -> [this] -> families/family.h
+// Flow: weight_source.cpp -> [this] -> families/family.h
 
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "tieshard/core/checkpoint/checkpoint.h"
-#include "tieshard/core/plan/shard_plan.h"
+#include "tieshard/core/plan/quantization.h"
 
 namespace tieshard {
 
-/// A parameter and a stored tensor of another shape.
+/// A stored tensor of another shape than expected.
 struct ShapeMismatch {
-  const ShardedParameter* parameter;
   const StoredTensor* stored;
+  Shape expected;
+  const StoredTensor* partner = nullptr; ///< the values of a scale, the scales of blocks; null for plain weights
+};
+
+/// Quantised values, and the name that their scale should have.
+struct MissingScale {
+  const StoredTensor* values;
+  std::string scale;
+};
+
+/// A scale, and the weight that it would change.
+struct StrayScale {
+  const StoredTensor* scale;
+  const StoredTensor* weight;
 };
 
 /// "a, b, c and 3 more": the first 20 names.
 std::string list_names(const std::vector<std::string>& names);
 
-/// @throws InputError missing-parameter. The remedy is `--tie` where the family knows a partner of that shape, a prefix
-///         where all missing names are stored under one, a rename where a single stored tensor could be meant.
-[[noreturn]] void refuse_missing(const Checkpoint& checkpoint,
-                                 const ShardPlan& plan,
-                                 const std::vector<const ShardedParameter*>& missing);
-
 /// @throws InputError shape-mismatch, naming the fields of config.json that say the sizes
 [[noreturn]] void refuse_shapes(const Checkpoint& checkpoint, const std::vector<ShapeMismatch>& mismatches);
 
-/// @throws InputError dtype-not-loadable
-[[noreturn]] void refuse_dtypes(const Checkpoint& checkpoint, const std::vector<const StoredTensor*>& offenders);
+/// @throws InputError dtype-not-loadable, naming the quant_method of config.json
+[[noreturn]] void refuse_dtypes(const Checkpoint& checkpoint,
+                                const std::vector<const StoredTensor*>& offenders,
+                                const std::optional<QuantizationConfig>& quantization);
+
+/// @throws InputError scale-missing, naming values and scales
+[[noreturn]] void refuse_missing_scales(const Checkpoint& checkpoint, const std::vector<MissingScale>& missing);
+
+/// @throws InputError stray-scale. `quantised`: config.json has a quantization_config.
+[[noreturn]] void refuse_stray_scales(const Checkpoint& checkpoint,
+                                      const std::vector<StrayScale>& strays,
+                                      bool quantised);
 
 } // namespace tieshard

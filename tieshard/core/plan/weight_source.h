@@ -53,13 +53,17 @@ struct WeightSourceOptions {
 struct WeightSources {
   std::vector<WeightSource> of_parameter; ///< as ShardPlan::parameters()
   std::vector<std::string> unused;        ///< stored tensors that are neither value nor scale nor a tie's other name
-  std::vector<Diagnostic> findings;       ///< unused-tensor, initialised; the same on every rank
+  std::vector<Diagnostic> findings;       ///< unused-tensor, known-buffer, initialised; the same on every rank
 };
 
-/// @throws InputError missing-parameter (one error lists every missing name; `fix` names --tie where a stored tensor of
-///         the same shape could be meant), shape-mismatch (stored and expected shape of every offender),
-///         dtype-not-loadable, scale-missing (blocks without scales), stray-scale (a scale that the config does not
-///         account for), unknown-parameter (an init that no parameter needs)
+/// Values are sought under the canonical name, then under each alias: plain (or transposed, where the family says so),
+/// then as MXFP4 blocks. An F8 tensor is scaled when it has a scale and config.json a quantization_config; without both
+/// it is a float dtype as any other.
+/// @throws InputError, each listing all its offenders: dtype-not-loadable (naming the quant_method of config.json),
+///         missing-parameter (`fix` names --tie where a stored tensor of the same shape could be meant), scale-missing
+///         (blocks, or F8 values that the config calls quantised, without scales), stray-scale (a scale that nothing
+///         would apply), shape-mismatch (stored and expected shape), unknown-parameter (an init of no parameter),
+///         bad-flag (an init of a parameter that a file holds), config-value
 WeightSources find_weight_sources(const Checkpoint& checkpoint,
                                   const ShardPlan& plan,
                                   const WeightSourceOptions& options = {});

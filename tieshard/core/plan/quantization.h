@@ -1,0 +1,49 @@
+// tieshard/core/plan/quantization.h
+//
+// What config.json and the names of stored tensors say about quantised weights and their scales.
+//
+// Flow:   checkpoint/hf_config.h -> [this] -> weight_source, unloadable
+// Source: `quantization_config` of transformers; tensor names of its fp8, fbgemm_fp8 and mxfp4 methods and of
+//         compressed-tensors.
+
+#pragma once
+
+#include <array>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "tieshard/core/checkpoint/hf_config.h"
+#include "tieshard/core/plan/weight_source.h"
+
+namespace tieshard {
+
+/// `quantization_config`, as far as it decides what scales mean.
+struct QuantizationConfig {
+  std::string method;                ///< `quant_method`; empty when it names none
+  std::optional<ScaleBlock> block{}; ///< `weight_block_size`
+};
+
+/// The object at the top level or in text_config; nothing when there is none. @throws InputError config-value when
+/// weight_block_size is no pair of positive integers
+std::optional<QuantizationConfig> quantization_of(const HfConfig& config);
+
+/// What a weight's scale may be called: NAME_scale_inv, NAME_scale.
+constexpr std::array<std::string_view, 2> kScaleSuffixes = {"_scale_inv", "_scale"};
+
+/// The stored scale of the weight `name`, or null.
+const StoredTensor* find_scale(const Checkpoint& checkpoint, const std::string& name);
+
+/// The name of the weight that a tensor of this name would scale or shift, e.g. "q_proj.weight" of
+/// "q_proj.weight_scale_inv"; nothing for other names. Whether there is such a weight is not looked at.
+std::optional<std::string> scaled_weight(std::string_view name);
+
+/// True for scales of activations and of the key-value cache: weights do not depend on them.
+bool is_activation_scale(std::string_view name);
+
+/// Which elements share a scale, by the two shapes: one for all ([], [1]), one a row ([out], [out, 1]), one a matrix
+/// of a stack, or one a block ([ceil(out / b), ceil(in / b)], by `block` or where the sizes divide evenly). Nothing
+/// when the shapes do not fit together.
+std::optional<ScaleBlock> scale_block(const Shape& values, const Shape& scales, const std::optional<ScaleBlock>& block);
+
+} // namespace tieshard
