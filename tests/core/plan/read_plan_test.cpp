@@ -243,14 +243,26 @@ TEST(ReadPlan, RefusesAStoredDtypeThatCannotBeTrained) {
 TEST(ReadPlan, ListsUnusedTensorsAndWarns) {
   CheckpointFixture fixture(tiny_llama_config(kTied));
   auto stored = tensors({kHead});
+  stored.push_back(counting("model.layers.0.mlp.old.weight", {1}));
+  fixture.write(stored);
+  const ReadPlan plan = read_plan(fixture);
+  EXPECT_THAT(plan.unused, ElementsAre("model.layers.0.mlp.old.weight"));
+  ASSERT_EQ(plan.findings.size(), 1U);
+  EXPECT_EQ(plan.findings[0].code, Code::kUnusedTensor);
+  EXPECT_EQ(plan.findings[0].level, Level::kWarning);
+  EXPECT_THAT(plan.findings[0].why, HasSubstr("4 B"));
+}
+
+TEST(ReadPlan, NotesBuffersThatTheFamilyKnows) {
+  CheckpointFixture fixture(tiny_llama_config(kTied));
+  auto stored = tensors({kHead});
   stored.push_back(counting("model.layers.0.self_attn.rotary_emb.inv_freq", {1}));
   fixture.write(stored);
   const ReadPlan plan = read_plan(fixture);
   EXPECT_THAT(plan.unused, ElementsAre("model.layers.0.self_attn.rotary_emb.inv_freq"));
   ASSERT_EQ(plan.findings.size(), 1U);
-  EXPECT_EQ(plan.findings[0].code, Code::kUnusedTensor);
-  EXPECT_EQ(plan.findings[0].level, Level::kWarning);
-  EXPECT_THAT(plan.findings[0].why, HasSubstr("4 B"));
+  EXPECT_EQ(plan.findings[0].code, Code::kKnownBuffer);
+  EXPECT_EQ(plan.findings[0].level, Level::kNote);
 }
 
 } // namespace

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string_view>
 
+#include "tieshard/core/base/units.h"
 #include "tieshard/core/families/family.h"
 
 namespace tieshard {
@@ -43,7 +44,7 @@ std::string keys_that_say(const HfConfig& config, const std::vector<ShapeMismatc
 std::string list_names(const std::vector<std::string>& names) {
   std::string text;
   for (std::size_t i = 0; i < std::min(names.size(), kMostNamed); ++i) {
-    text += concat(i == 0 ? "" : ", ", names[i]);
+    text += concat(i == 0 ? "" : ", ", format_name(names[i]));
   }
   if (names.size() > kMostNamed) {
     text += concat(" and ", names.size() - kMostNamed, " more");
