@@ -223,5 +223,36 @@ TEST(SafetensorsHeader, RefusesBytesAfterTheLastTensor) {
   expect_refused(Code::kTrailingBytes, "", 1, {"1 bytes too many"});
 }
 
+TEST(SafetensorsHeader, IgnoresFieldsThatTheFormatDoesNotHave) {
+  const SafetensorsHeader header = parse(
+      R"("t":{"extra":{"a":[1,{"b":null}]},"dtype":"U8","more":true,"shape":[1],"data_offsets":[0,1],"x":"y"})", 1);
+  EXPECT_EQ(header.tensors.at(0).name, "t");
+}
+
+TEST(SafetensorsHeader, RefusesAFieldThatStandsTwiceInAnEntry) {
+  expect_refused(
+      Code::kDuplicateKey, R"("t":{"dtype":"U8","shape":[1],"data_offsets":[0,1],"d\u0074ype":"I8"})", 1, {"dtype"});
+}
+
+TEST(SafetensorsHeader, RefusesMoreDimensionsThanAnyTensorHas) {
+  const auto ones = [](int count) {
+    std::string sizes = "1";
+    for (int i = 1; i < count; ++i) {
+      sizes += ",1";
+    }
+    return "[" + sizes + "]";
+  };
+  EXPECT_EQ(parse(entry("t", "U8", ones(64), "[0,1]"), 1).tensors.at(0).shape.size(), 64U);
+  expect_refused(Code::kBadShape, entry("t", "U8", ones(65), "[0,1]"), 1, {"t", "64 dimensions, got 65"});
+}
+
+TEST(SafetensorsHeader, RefusesMoreMetadataThanTheLimit) {
+  std::string metadata = R"("__metadata__":{"0":"")";
+  for (int i = 1; i <= 250'000; ++i) {
+    metadata += ",\"" + std::to_string(i) + R"(":"")";
+  }
+  expect_refused(Code::kHeaderTooLarge, metadata + "}", 0, {"__metadata__", "250000"});
+}
+
 } // namespace
 } // namespace tieshard

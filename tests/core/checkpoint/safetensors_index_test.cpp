@@ -42,6 +42,19 @@ TEST(SafetensorsIndex, RefusesAnIndexWithoutAWeightMap) {
   }
 }
 
+TEST(SafetensorsIndex, GivesTotalSizeAsDigitsHoweverItIsWritten) {
+  const auto total = [](const std::string& value) {
+    const std::string metadata = R"({"total_size":)" + value + "}";
+    return parse_safetensors_index(index_text({{"x", "a"}}, metadata), kIndexFile).total_size;
+  };
+  EXPECT_EQ(total("5000"), "5000");
+  EXPECT_EQ(total("5e3"), "5000");
+  EXPECT_EQ(total("5000.0"), "5000");
+  EXPECT_EQ(total("18446744073709551616"), "18446744073709551616");
+  EXPECT_EQ(total("\"5000\""), "\"5000\"");
+  EXPECT_EQ(total("null"), std::nullopt);
+}
+
 TEST(SafetensorsIndex, RefusesTextThatIsNotJson) {
   expect_refused(Code::kIndexMalformed, "", {"json-malformed"});
   expect_refused(Code::kIndexMalformed, R"({"weight_map":{"x":"a")", {"json-malformed", "line 1"});

@@ -127,9 +127,11 @@ Checkpoint Checkpoint::open(const fs::path& directory, const SafetensorsLimits& 
     for (std::size_t i = 0; i < checkpoint.files_.size(); ++i) {
       append_tensors(checkpoint.files_[i], i, checkpoint.tensors_);
     }
-    std::erase_if(checkpoint.tensors_, [&](const StoredTensor& tensor) {
-      return index.weight_map.at(tensor.name) != checkpoint.file_name(tensor);
-    });
+    if (checkpoint.tensors_.size() > index.weight_map.size()) { // the index says which of two copies counts
+      std::erase_if(checkpoint.tensors_, [&](const StoredTensor& tensor) {
+        return index.weight_map.at(tensor.name) != checkpoint.file_name(tensor);
+      });
+    }
   } else {
     checkpoint.files_.push_back(SafetensorsFile::open(directory / kSingle, limits));
     append_tensors(checkpoint.files_.front(), 0, checkpoint.tensors_);

@@ -1,14 +1,13 @@
 #include "tieshard/core/checkpoint/safetensors_header.h"
 
 #include <algorithm>
+#include <array>
 #include <limits>
 #include <tuple>
 #include <utility>
 
-#include <nlohmann/json.hpp>
-
 #include "tieshard/core/base/error.h"
-#include "tieshard/core/base/json.h"
+#include "tieshard/core/base/json_reader.h"
 #include "tieshard/core/base/units.h"
 
 namespace tieshard {
@@ -16,61 +15,80 @@ namespace {
 
 constexpr std::string_view kMetadataKey = "__metadata__";
 constexpr std::uint64_t kMaxOffset = std::numeric_limits<std::int64_t>::max();
-constexpr std::int64_t kMaxDimension = std::int64_t{1} << 53; ///< beyond it JSON readers disagree about the number
+constexpr std::uint64_t kMaxDimension = std::uint64_t{1} << 53; ///< beyond it JSON readers disagree about the number
+constexpr std::size_t kMostDimensions = 64;                     ///< what torch can index; more would only fill memory
+constexpr std::size_t kMostMetadata = 250'000;                  ///< strings; likewise
 constexpr const char* kWriteAgain = "write the file again with a safetensors library, or download it again";
-
-/// The header's JSON value as it is shown in a message.
-std::string shown(const Json& value) {
-  return format_name(value.dump(-1, ' ', false, Json::error_handler_t::replace));
-}
 
 /// One tensor's entry while it is read: knows what to name when something is wrong with it.
 class EntryReader {
  public:
-  EntryReader(const std::string& where, const std::string& name, const Json& json)
-      : where_(where), name_(name), json_(json) {}
+  EntryReader(const std::string& where, std::string_view name, JsonReader& json)
+      : where_(where), json_(json), entry_{.name = std::string(name), .dtype = DType::kU8, .shape = {}} {}
 
-  TensorEntry read() const {
-    if (!json_.is_object()) {
+  /// Pre: the entry is the value that comes next.
+  TensorEntry read() {
+    if (json_.kind() != JsonReader::Kind::kObject) {
       fail(Code::kBadEntry,
            "a tensor's header entry is not an object",
-           concat("expected an object, got ", shown(json_)));
+           concat("expected an object, got ", format_name(json_.skip())));
     }
-    TensorEntry entry{.name = name_, .dtype = read_dtype(), .shape = read_shape()};
-    std::tie(entry.begin, entry.end) = read_range();
-    check_size(entry);
-    return entry;
+    bool has_dtype = false;
+    bool has_shape = false;
+    bool has_range = false;
+    json_.enter_object();
+    while (const auto key = json_.next_key()) {
+      if (*key == "dtype") {
+        has_dtype = true;
+        read_dtype();
+      } else if (*key == "shape") {
+        has_shape = true;
+        read_shape();
+      } else if (*key == "data_offsets") {
+        has_range = true;
+        read_range();
+      } else {
+        json_.skip();
+      }
+    }
+    require("dtype", has_dtype);
+    require("shape", has_shape);
+    require("data_offsets", has_range);
+    check_size();
+    return std::move(entry_);
   }
 
  private:
   [[noreturn]] void fail(Code code, const char* what, std::string why, const char* fix = kWriteAgain) const {
     throw InputError({.code = code,
                       .what = what,
-                      .where = concat(where_, ", ", format_name(name_)),
+                      .where = concat(where_, ", ", format_name(entry_.name)),
                       .why = std::move(why),
                       .fix = fix});
   }
 
-  const Json& field(const char* key, Json::value_t type) const {
-    const auto found = json_.find(key);
-    if (found == json_.end()) {
+  void require(const char* key, bool present) const {
+    if (!present) {
       fail(Code::kBadEntry, "a tensor's header entry lacks a field", concat("expected the field ", key, ", got none"));
     }
-    if (found->type() != type) {
+  }
+
+  void require_kind(const char* key, JsonReader::Kind kind) const {
+    if (json_.kind() != kind) {
       fail(Code::kBadEntry,
            "a field of a tensor's header entry has the wrong type",
            concat("expected ",
                   key,
                   " to be ",
-                  type == Json::value_t::string ? "a string" : "an array",
+                  kind == JsonReader::Kind::kString ? "a string" : "an array",
                   ", got ",
-                  shown(*found)));
+                  format_name(json_.skip())));
     }
-    return *found;
   }
 
-  DType read_dtype() const {
-    const auto& text = field("dtype", Json::value_t::string).get_ref<const std::string&>();
+  void read_dtype() {
+    require_kind("dtype", JsonReader::Kind::kString);
+    const std::string_view text = json_.string();
     const std::optional<DType> dtype = dtype_from_name(text);
     if (!dtype) {
       fail(Code::kUnknownDtype,
@@ -78,53 +96,72 @@ class EntryReader {
            concat("expected a dtype of the format such as BF16, got ", format_name(text)),
            "convert the tensor to a dtype of the format, or update tieshard if the format has grown");
     }
-    return *dtype;
+    entry_.dtype = *dtype;
   }
 
-  Shape read_shape() const {
-    const Json& sizes = field("shape", Json::value_t::array);
-    Shape shape;
-    shape.reserve(sizes.size());
-    for (const Json& size : sizes) {
-      // A number above 2^63 is held unsigned, and reads as negative.
-      const std::int64_t value = size.is_number_integer() ? size.get<std::int64_t>() : -1;
-      if (value < 0 || value > kMaxDimension) {
+  void read_shape() {
+    require_kind("shape", JsonReader::Kind::kArray);
+    std::size_t dimensions = 0;
+    json_.enter_array();
+    while (json_.next_element()) {
+      const std::string_view size = json_.skip();
+      const std::optional<std::uint64_t> value = json_unsigned(size);
+      if (!value || *value > kMaxDimension) {
         fail(Code::kBadShape,
              "a shape holds something else than non-negative integers",
-             concat("expected integers from 0 to 2^53, got ", shown(size), " in ", shown(sizes)));
+             concat("expected integers from 0 to 2^53, got ", format_name(size), " as size ", dimensions));
       }
-      shape.push_back(value);
+      if (++dimensions <= kMostDimensions) {
+        entry_.shape.push_back(static_cast<std::int64_t>(*value));
+      }
     }
-    return shape;
+    if (dimensions > kMostDimensions) {
+      fail(Code::kBadShape,
+           "a shape has more dimensions than any tensor",
+           concat("expected at most ", kMostDimensions, " dimensions, got ", dimensions));
+    }
   }
 
-  std::pair<std::uint64_t, std::uint64_t> read_range() const {
-    const Json& offsets = field("data_offsets", Json::value_t::array);
-    if (offsets.size() != 2 || !offsets[0].is_number_unsigned() || !offsets[1].is_number_unsigned()) {
+  void read_range() {
+    require_kind("data_offsets", JsonReader::Kind::kArray);
+    std::array<std::string_view, 2> shown = {"", ""};
+    std::array<std::optional<std::uint64_t>, 2> offsets;
+    std::size_t count = 0;
+    json_.enter_array();
+    for (; json_.next_element(); ++count) {
+      const std::string_view offset = json_.skip();
+      if (count < offsets.size()) {
+        shown[count] = offset;
+        offsets[count] = json_unsigned(offset);
+      }
+    }
+    const auto got = [&shown, count] {
+      return concat("[", format_name(shown[0]), count > 1 ? "," : "", format_name(shown[1]), count > 2 ? ",...]" : "]");
+    };
+    if (count != 2 || !offsets[0] || !offsets[1]) {
       fail(Code::kBadEntry,
            "data_offsets of a tensor are not two byte offsets",
-           concat("expected [begin, end] as non-negative integers, got ", shown(offsets)));
+           concat("expected [begin, end] as non-negative integers, got ", got()));
     }
-    const auto begin = offsets[0].get<std::uint64_t>();
-    const auto end = offsets[1].get<std::uint64_t>();
-    if (begin > kMaxOffset || end > kMaxOffset) {
+    if (*offsets[0] > kMaxOffset || *offsets[1] > kMaxOffset) {
       fail(Code::kSizeOverflow,
            "a byte offset does not fit in 63 bits",
-           concat("expected offsets below 2^63, got ", shown(offsets)));
+           concat("expected offsets below 2^63, got ", got()));
     }
-    if (begin > end) {
+    if (*offsets[0] > *offsets[1]) {
       fail(Code::kOffsetsReversed,
            "a byte range ends before it begins",
-           concat("expected begin <= end in data_offsets, got ", shown(offsets)));
+           concat("expected begin <= end in data_offsets, got ", got()));
     }
-    return {begin, end};
+    entry_.begin = *offsets[0];
+    entry_.end = *offsets[1];
   }
 
-  void check_size(const TensorEntry& entry) const {
-    const auto described = [&entry] { return concat(name(entry.dtype), " ", to_string(entry.shape)); };
-    const std::uint64_t range = entry.end - entry.begin;
-    const std::optional<std::int64_t> count = checked_numel(entry.shape);
-    if (count && *count % 8 * bits(entry.dtype) % 8 != 0) {
+  void check_size() const {
+    const auto described = [this] { return concat(name(entry_.dtype), " ", to_string(entry_.shape)); };
+    const std::uint64_t range = entry_.end - entry_.begin;
+    const std::optional<std::int64_t> count = checked_numel(entry_.shape);
+    if (count && *count % 8 * bits(entry_.dtype) % 8 != 0) {
       fail(Code::kSizeMismatch,
            "packed elements of a tensor do not fill whole bytes",
            concat("expected a multiple of 8 bits, got ",
@@ -132,12 +169,12 @@ class EntryReader {
                   ": ",
                   *count,
                   " elements of ",
-                  bits(entry.dtype),
+                  bits(entry_.dtype),
                   " bits in ",
                   range,
                   " bytes"));
     }
-    const std::optional<std::uint64_t> bytes = checked_bytes(entry.shape, entry.dtype);
+    const std::optional<std::uint64_t> bytes = checked_bytes(entry_.shape, entry_.dtype);
     if (!bytes) {
       fail(Code::kSizeOverflow,
            "the size of a tensor does not fit in 63 bits",
@@ -151,9 +188,9 @@ class EntryReader {
                   " bytes for ",
                   described(),
                   ", got data_offsets [",
-                  entry.begin,
+                  entry_.begin,
                   ", ",
-                  entry.end,
+                  entry_.end,
                   "], which are ",
                   range,
                   " bytes"));
@@ -161,11 +198,11 @@ class EntryReader {
   }
 
   const std::string& where_;
-  const std::string& name_;
-  const Json& json_;
+  JsonReader& json_;
+  TensorEntry entry_;
 };
 
-Json parse_text(std::string_view text, const std::string& where) {
+void require_brace(std::string_view text, const std::string& where) {
   if (!text.starts_with('{')) {
     const std::string got = text.empty()
                                 ? "a header of 0 bytes"
@@ -176,49 +213,63 @@ Json parse_text(std::string_view text, const std::string& where) {
                       .why = concat("expected JSON text that begins with '{' (byte 123), got ", got),
                       .fix = kWriteAgain});
   }
-  try {
-    return parse_json(text, concat(where, ", header"));
-  } catch (const InputError& error) {
-    Diagnostic diagnostic = error.diagnostic();
-    switch (diagnostic.code) {
-      case Code::kJsonDuplicateKey:
-        diagnostic.code = Code::kDuplicateKey;
-        diagnostic.what = "a name stands twice in a safetensors header";
-        break;
-      case Code::kJsonNotUtf8:
-        diagnostic.code = Code::kHeaderNotUtf8;
-        diagnostic.what = "safetensors header is not UTF-8";
-        break;
-      default:
-        diagnostic.code = Code::kHeaderNotJson;
-        diagnostic.what = "safetensors header is not a JSON object";
-    }
-    diagnostic.fix = kWriteAgain;
-    throw InputError(diagnostic);
-  }
 }
 
-std::map<std::string, std::string> read_metadata(const Json& metadata, const std::string& where) {
-  const auto fail = [&where](const std::string& key, const Json& value) {
+/// What is wrong with the text as JSON, in the words of a header; other refusals as they are.
+Diagnostic in_words_of_a_header(Diagnostic diagnostic) {
+  switch (diagnostic.code) {
+    case Code::kJsonDuplicateKey:
+      diagnostic.code = Code::kDuplicateKey;
+      diagnostic.what = "a name stands twice in a safetensors header";
+      break;
+    case Code::kJsonNotUtf8:
+      diagnostic.code = Code::kHeaderNotUtf8;
+      diagnostic.what = "safetensors header is not UTF-8";
+      break;
+    case Code::kJsonMalformed:
+    case Code::kJsonTooDeep:
+      diagnostic.code = Code::kHeaderNotJson;
+      diagnostic.what = "safetensors header is not a JSON object";
+      break;
+    default:
+      return diagnostic;
+  }
+  diagnostic.fix = kWriteAgain;
+  return diagnostic;
+}
+
+std::map<std::string, std::string> read_metadata(JsonReader& json, const std::string& where) {
+  const auto fail = [&where, &json](const std::string& key) {
     throw InputError(
         {.code = Code::kMetadataNotString,
          .what = "__metadata__ holds something else than strings",
          .where = concat(where, ", ", kMetadataKey, key.empty() ? "" : ", ", format_name(key)),
-         .why = concat("expected ", key.empty() ? "an object of strings" : "a string", ", got ", shown(value)),
+         .why =
+             concat("expected ", key.empty() ? "an object of strings" : "a string", ", got ", format_name(json.skip())),
          .fix = "write the file again with every metadata value as a string"});
   };
   std::map<std::string, std::string> strings;
-  if (metadata.is_null()) { // the reference reader takes it as absent
+  if (json.kind() == JsonReader::Kind::kNull) { // the reference reader takes it as absent
+    json.skip();
     return strings;
   }
-  if (!metadata.is_object()) {
-    fail("", metadata);
+  if (json.kind() != JsonReader::Kind::kObject) {
+    fail("");
   }
-  for (const auto& [key, value] : metadata.items()) {
-    if (!value.is_string()) {
-      fail(key, value);
+  json.enter_object();
+  while (const auto next = json.next_key()) {
+    std::string key(*next);
+    if (json.kind() != JsonReader::Kind::kString) {
+      fail(key);
     }
-    strings.emplace(key, value.get<std::string>());
+    if (strings.size() == kMostMetadata) {
+      throw InputError({.code = Code::kHeaderTooLarge,
+                        .what = "safetensors header with more metadata than the limit",
+                        .where = concat(where, ", ", kMetadataKey),
+                        .why = concat("expected at most ", kMostMetadata, " strings, got more"),
+                        .fix = "write the file again with less metadata; no loader needs as much"});
+    }
+    strings.emplace_hint(strings.end(), std::move(key), json.string());
   }
   return strings;
 }
@@ -281,16 +332,22 @@ void check_coverage(const SafetensorsHeader& header, std::uint64_t data_bytes, c
 } // namespace
 
 SafetensorsHeader parse_safetensors_header(std::string_view text, std::uint64_t data_bytes, const std::string& where) {
-  const Json json = parse_text(text, where);
+  require_brace(text, where);
   SafetensorsHeader header;
   header.data_start = 8 + text.size();
-  header.tensors.reserve(json.size());
-  for (const auto& [name, value] : json.items()) {
-    if (name == kMetadataKey) {
-      header.metadata = read_metadata(value, where);
-    } else {
-      header.tensors.push_back(EntryReader(where, name, value).read());
+  try {
+    JsonReader json(text, concat(where, ", header"));
+    json.enter_object();
+    while (const auto key = json.next_key()) {
+      if (*key == kMetadataKey) {
+        header.metadata = read_metadata(json, where);
+      } else {
+        header.tensors.push_back(EntryReader(where, *key, json).read());
+      }
     }
+    json.finish();
+  } catch (const InputError& error) {
+    throw InputError(in_words_of_a_header(error.diagnostic()));
   }
   std::ranges::sort(
       header.tensors, {}, [](const TensorEntry& entry) { return std::tie(entry.begin, entry.end, entry.name); });

@@ -4,18 +4,17 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <span>
+#include <string_view>
 #include <utility>
 
 #include "tieshard/core/base/units.h"
+#include "tieshard/core/checkpoint/open_files.h"
 
 namespace tieshard {
 namespace {
 
 namespace fs = std::filesystem;
-
-std::string file_name(const SafetensorsFile& file) {
-  return file.file().path().filename().string();
-}
 
 /// What shards of one save have in common: of "model-00001-of-00002.safetensors", "model-" and "-of-00002.safetensors".
 std::optional<std::pair<std::string, std::string>> shard_family(const std::string& file) {
@@ -31,54 +30,113 @@ std::optional<std::pair<std::string, std::string>> shard_family(const std::strin
   return number == of ? std::nullopt : std::optional(std::pair(file.substr(0, number), file.substr(of)));
 }
 
-/// Shards of the same save that lie in the directory and that the index does not mention.
-std::vector<SafetensorsFile> open_unmentioned(const fs::path& directory,
-                                              const std::vector<std::string>& mentioned,
-                                              const SafetensorsLimits& limits) {
+/// Names of shards of the same save that lie in the directory and that the index does not mention.
+std::vector<std::string> find_unmentioned(const fs::path& directory, const std::vector<std::string>& mentioned) {
   std::set<std::pair<std::string, std::string>> families;
   for (const std::string& file : mentioned) {
     if (auto family = shard_family(file)) {
       families.insert(*std::move(family));
     }
   }
-  std::vector<SafetensorsFile> files;
+  std::vector<std::string> names;
   for (const std::string& name : list_directory(directory)) {
     const auto family = shard_family(name);
     if (family && families.contains(*family) && !std::ranges::binary_search(mentioned, name)) {
-      files.push_back(SafetensorsFile::open(directory / name, limits));
+      names.push_back(name);
     }
   }
-  return files;
+  return names;
 }
 
-/// The shards, mentioned or not, that hold each tensor.
-using Holders = std::map<std::string, std::vector<std::string>, std::less<>>;
+std::vector<fs::path> in_directory(const fs::path& directory, const std::vector<std::string>& names) {
+  std::vector<fs::path> paths;
+  paths.reserve(names.size());
+  for (const std::string& name : names) {
+    paths.push_back(directory / name);
+  }
+  return paths;
+}
 
-void add_holders(const std::vector<SafetensorsFile>& files, Holders& holders) {
-  for (const SafetensorsFile& file : files) {
-    for (const TensorEntry& entry : file.header().tensors) {
-      holders[entry.name].push_back(file_name(file));
+/// A tensor in a shard, mentioned or not.
+struct Holding {
+  std::string_view tensor;
+  std::string_view file; ///< its name
+  std::uint64_t bytes = 0;
+  bool mentioned = true; ///< whether the index mentions the file
+};
+
+/// A tensor with all that is known of it: where the index puts it, and which shards hold it.
+struct Sighting {
+  std::string_view tensor;
+  const std::string* listed = nullptr; ///< file that the index names; null when it leaves the tensor out
+  std::span<const Holding> holders{};
+
+  bool held_by(std::string_view file) const {
+    return std::ranges::any_of(holders, [file](const Holding& holding) { return holding.file == file; });
+  }
+  std::vector<std::string> holder_names() const {
+    std::vector<std::string> names;
+    for (const Holding& holding : holders) {
+      names.emplace_back(holding.file);
+    }
+    return names;
+  }
+};
+
+void add_holdings(const std::vector<SafetensorsFile>& files,
+                  const std::vector<std::string>& names,
+                  bool mentioned,
+                  std::vector<Holding>& holdings) {
+  for (std::size_t i = 0; i < files.size(); ++i) {
+    for (const TensorEntry& entry : files[i].header().tensors) {
+      holdings.push_back(
+          {.tensor = entry.name, .file = names[i], .bytes = entry.end - entry.begin, .mentioned = mentioned});
     }
   }
 }
 
-void check_listed(const SafetensorsIndex& index, const std::string& where, const Holders& holders) {
+/// Both sides side by side, in the order of the tensors' names. `holdings` are sorted by tensor.
+std::vector<Sighting> merge(const SafetensorsIndex& index, std::span<const Holding> holdings) {
+  std::vector<Sighting> sightings;
+  sightings.reserve(index.weight_map.size());
+  auto listed = index.weight_map.begin();
+  for (auto held = holdings.begin(); held != holdings.end() || listed != index.weight_map.end();) {
+    Sighting sighting;
+    const bool take_listed =
+        listed != index.weight_map.end() && (held == holdings.end() || listed->first <= held->tensor);
+    if (take_listed) {
+      sighting.tensor = listed->first;
+      sighting.listed = &listed->second;
+      ++listed;
+    } else {
+      sighting.tensor = held->tensor;
+    }
+    const auto first = held;
+    while (held != holdings.end() && held->tensor == sighting.tensor) {
+      ++held;
+    }
+    sighting.holders = {first, held};
+    sightings.push_back(sighting);
+  }
+  return sightings;
+}
+
+void check_listed(const std::string& where, const std::vector<Sighting>& sightings) {
   std::vector<std::string> absent;
   std::string first;
-  for (const auto& [tensor, file] : index.weight_map) {
-    const auto found = holders.find(tensor);
-    const std::vector<std::string> actual = found == holders.end() ? std::vector<std::string>() : found->second;
-    if (std::ranges::find(actual, file) == actual.end()) {
-      if (absent.empty()) {
-        first = concat("expected ",
-                       format_name(tensor),
-                       " in ",
-                       file,
-                       ", got it in ",
-                       actual.empty() ? "no shard" : format_names(actual));
-      }
-      absent.push_back(tensor);
+  for (const Sighting& sighting : sightings) {
+    if (sighting.listed == nullptr || sighting.held_by(*sighting.listed)) {
+      continue;
     }
+    if (absent.empty()) {
+      first = concat("expected ",
+                     format_name(sighting.tensor),
+                     " in ",
+                     *sighting.listed,
+                     ", got it in ",
+                     sighting.holders.empty() ? "no shard" : format_names(sighting.holder_names()));
+    }
+    absent.emplace_back(sighting.tensor);
   }
   if (!absent.empty()) {
     throw InputError({.code = Code::kTensorNotInShard,
@@ -89,13 +147,15 @@ void check_listed(const SafetensorsIndex& index, const std::string& where, const
   }
 }
 
-void check_stored(const SafetensorsIndex& index, const std::string& where, const Holders& holders) {
+void check_stored(const std::string& where, const std::vector<Sighting>& sightings) {
   std::vector<std::string> unlisted;
-  std::set<std::string> files;
-  for (const auto& [tensor, actual] : holders) {
-    if (!index.weight_map.contains(tensor)) {
-      unlisted.push_back(tensor);
-      files.insert(actual.begin(), actual.end());
+  std::set<std::string, std::less<>> files;
+  for (const Sighting& sighting : sightings) {
+    if (sighting.listed == nullptr) {
+      unlisted.emplace_back(sighting.tensor);
+      for (const Holding& holding : sighting.holders) {
+        files.emplace(holding.file);
+      }
     }
   }
   if (!unlisted.empty()) {
@@ -110,14 +170,12 @@ void check_stored(const SafetensorsIndex& index, const std::string& where, const
   }
 }
 
-std::vector<Diagnostic> find_duplicates(const SafetensorsIndex& index,
-                                        const std::string& where,
-                                        const Holders& holders) {
+std::vector<Diagnostic> find_duplicates(const std::string& where, const std::vector<Sighting>& sightings) {
   std::vector<Diagnostic> findings;
   std::map<std::pair<std::string, std::vector<std::string>>, std::vector<std::string>> tensors_by_files;
-  for (const auto& [tensor, actual] : holders) {
-    if (actual.size() > 1) {
-      tensors_by_files[{index.weight_map.find(tensor)->second, actual}].push_back(tensor);
+  for (const Sighting& sighting : sightings) {
+    if (sighting.holders.size() > 1) {
+      tensors_by_files[{*sighting.listed, sighting.holder_names()}].emplace_back(sighting.tensor);
     }
   }
   for (const auto& [files, tensors] : tensors_by_files) {
@@ -138,14 +196,13 @@ std::vector<Diagnostic> find_duplicates(const SafetensorsIndex& index,
 /// Writers count a tensor that stands in two shards once or twice; both sums are right.
 std::optional<Diagnostic> wrong_total(const SafetensorsIndex& index,
                                       const std::string& where,
-                                      const std::vector<SafetensorsFile>& shards) {
+                                      const std::vector<Sighting>& sightings) {
   std::uint64_t mapped = 0;
   std::uint64_t stored = 0;
-  for (const SafetensorsFile& shard : shards) {
-    const std::string file = file_name(shard);
-    for (const TensorEntry& entry : shard.header().tensors) {
-      stored += entry.end - entry.begin;
-      mapped += index.weight_map.find(entry.name)->second == file ? entry.end - entry.begin : 0;
+  for (const Sighting& sighting : sightings) {
+    for (const Holding& holding : sighting.holders) {
+      stored += holding.mentioned ? holding.bytes : 0;
+      mapped += holding.file == *sighting.listed ? holding.bytes : 0;
     }
   }
   const auto says = [&index](std::uint64_t sum) {
@@ -183,12 +240,7 @@ std::vector<SafetensorsFile> open_shards(const fs::path& directory,
              "expected ", names.size(), " shards in ", directory.string(), ", got ", names.size() - missing.size()),
          .fix = "download or copy the missing shards"});
   }
-  std::vector<SafetensorsFile> files;
-  files.reserve(names.size());
-  for (const std::string& name : names) {
-    files.push_back(SafetensorsFile::open(directory / name, limits));
-  }
-  return files;
+  return open_files(in_directory(directory, names), limits);
 }
 
 std::vector<Diagnostic> check_shards(const fs::path& directory,
@@ -196,13 +248,18 @@ std::vector<Diagnostic> check_shards(const fs::path& directory,
                                      const std::string& where,
                                      const std::vector<SafetensorsFile>& shards,
                                      const SafetensorsLimits& limits) {
-  Holders holders;
-  add_holders(shards, holders);
-  add_holders(open_unmentioned(directory, index.files(), limits), holders);
-  check_listed(index, where, holders);
-  check_stored(index, where, holders);
-  std::vector<Diagnostic> findings = find_duplicates(index, where, holders);
-  if (auto finding = wrong_total(index, where, shards)) {
+  const std::vector<std::string> mentioned = index.files();
+  const std::vector<std::string> unmentioned = find_unmentioned(directory, mentioned);
+  const std::vector<SafetensorsFile> others = open_files(in_directory(directory, unmentioned), limits);
+  std::vector<Holding> holdings;
+  add_holdings(shards, mentioned, true, holdings);
+  add_holdings(others, unmentioned, false, holdings);
+  std::ranges::stable_sort(holdings, {}, &Holding::tensor);
+  const std::vector<Sighting> sightings = merge(index, holdings);
+  check_listed(where, sightings);
+  check_stored(where, sightings);
+  std::vector<Diagnostic> findings = find_duplicates(where, sightings);
+  if (auto finding = wrong_total(index, where, sightings)) {
     findings.push_back(*std::move(finding));
   }
   return findings;
