@@ -48,6 +48,10 @@ bench-load: build ## Measure loading against the peers (docs/benchmarks.md)
 	@tools/setup.sh test
 	@python bench/bench_load.py $(ARGS)
 
+.PHONY: bench-plan
+bench-plan: build ## Measure opening and planning 1,000 to 100,000 tensors (docs/benchmarks.md)
+	@python3 bench/bench_plan.py $(ARGS)
+
 .PHONY: bench-step
 bench-step: build ## Measure a training step against the peers (docs/benchmarks.md)
 	@tools/setup.sh test

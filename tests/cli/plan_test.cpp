@@ -103,6 +103,21 @@ TEST_F(PlanVerb, CountsWhatAStepExchanges) {
   EXPECT_EQ(one["reduce_scatter_bytes"], 0);
 }
 
+TEST_F(PlanVerb, CountsWhatEachHostReads) {
+  // On 3 ranks of 4 columns each: 2, 2, 0; of 8: 3, 3, 2. All is stored in F32.
+  const auto document = plan({"--ranks", "3", "--ranks-per-host", "2", "--json"}).json();
+  const auto read = [&document](int rank) { return document["per_rank"][rank]["read_bytes"].get<int>(); };
+  ASSERT_EQ(document["per_host"].size(), 2U);
+  EXPECT_EQ(document["per_host"][0]["ranks"], 2);
+  EXPECT_EQ(document["per_host"][0]["read_bytes"], read(0) + read(1));
+  EXPECT_EQ(document["per_host"][1]["ranks"], 1);
+  EXPECT_EQ(document["per_host"][1]["read_bytes"], read(2));
+  EXPECT_EQ(plan({"--ranks", "3", "--json"}).json()["per_host"][0]["read_bytes"], 784);
+  EXPECT_THAT(plan({"--ranks", "3"}).out, HasSubstr("\nhost  ranks  read from files\n0         3            784 B\n"));
+  EXPECT_THAT(plan({"--ranks", "4", "--ranks-per-host", "2"}).out,
+              HasSubstr("\neach host  ranks  read from files\n0-1            2            392 B\n"));
+}
+
 TEST_F(PlanVerb, RefusesTheVocabDimensionOfATiedWeightByEitherName) {
   for (const char* flag : {"model.embed_tokens.weight=0", "lm_head.weight=0", "lm_head.weight=-2"}) {
     const Answer answer = plan({"--ranks", "2", "--dim", flag});
@@ -119,7 +134,8 @@ TEST_F(PlanVerb, TakesADimensionForOneParameter) {
   for (const auto& parameter : document["parameters"]) {
     if (parameter["name"] == "model.layers.0.mlp.up_proj.weight") {
       EXPECT_EQ(parameter["dim"], 0);
-      EXPECT_EQ(parameter["parts"][1]["offset"], 4);
+      EXPECT_EQ(parameter["parts"],
+                nlohmann::json::parse(R"([{"first_rank": 0, "ranks": 2, "offset": 0, "size": 4}])"));
     }
   }
 }
@@ -129,6 +145,7 @@ TEST_F(PlanVerb, RefusesFlagsThatCannotBeUsed) {
       {},
       {"--ranks", "0"},
       {"--ranks", "two"},
+      {"--ranks", "2", "--ranks-per-host", "0"},
       {"--ranks", "2", "--shard-dim", "middle"},
       {"--ranks", "2", "--param-dtype", "int8"},
       {"--ranks", "2", "--dim", "model.norm.weight"},

@@ -48,7 +48,8 @@ int run_plan(const PlanOptions& options, const Console& console) {
     parameter.dtype = dtype;
   }
   const ShardPlan plan = build(view, table, options);
-  const PlanSummary summary = summarize(view.checkpoint, plan);
+  const std::int64_t ranks_per_host = options.ranks_per_host == 0 ? options.ranks : options.ranks_per_host;
+  const PlanSummary summary = summarize(view.checkpoint, plan, ranks_per_host);
   std::vector<Diagnostic> findings = view.findings;
   findings.insert(findings.end(), summary.findings.begin(), summary.findings.end());
   if (options.json) {
@@ -73,6 +74,11 @@ void add_plan(CLI::App& app, Verb& chosen) {
       ->type_name("N")
       ->required()
       ->check(CLI::Range(std::int64_t{1}, kMostRanks).description("from 1 to 65536"));
+  verb->add_option("--ranks-per-host",
+                   options->ranks_per_host,
+                   "Ranks that share a host and its page cache (default: all): what each host reads")
+      ->type_name("N")
+      ->check(CLI::Range(std::int64_t{1}, kMostRanks).description("from 1 to 65536"));
   verb->add_option("--shard-dim", options->shard_dim, "Dimension to shard on: last (default) or first")
       ->type_name("last|first")
       ->check(CLI::IsMember({"last", "first"}).description(""));
@@ -90,10 +96,12 @@ void add_plan(CLI::App& app, Verb& chosen) {
                "ALIAS=CANONICAL",
                "Declare a tie beside those of config.json (may be repeated)");
   verb->add_flag("--all", options->all, "List every parameter with its dimension and parts");
-  verb->add_flag("--json", options->json, "Print JSON: parameters with parts, units, bytes of each rank, ties");
+  verb->add_flag(
+      "--json", options->json, "Print JSON: parameters with parts, units, bytes of each rank and host, ties");
   verb->footer(
       "Examples:\n"
       "  tieshard plan smollm2/ --ranks 8\n"
+      "  tieshard plan smollm2/ --ranks 64 --ranks-per-host 8\n"
       "  tieshard plan smollm2/ --ranks 3 --shard-dim first --param-dtype bfloat16\n"
       "  tieshard plan smollm2/ --ranks 2 --dim model.norm.weight=0 --json");
   verb->callback(

@@ -17,6 +17,7 @@ namespace tieshard::cli {
 struct PlanOptions {
   std::string directory{};
   std::int64_t ranks = 1;
+  std::int64_t ranks_per_host = 0;     ///< 0: all on one host
   std::string shard_dim = "last";      ///< last | first
   std::string param_dtype = "float32"; ///< of parameters, gradients and AdamW state in memory
   std::vector<std::string> dims{};     ///< "NAME=D"
@@ -26,7 +27,7 @@ struct PlanOptions {
 };
 
 /// Flags are the user's: what ShardPlan refuses as the caller's mistake is an InputError here.
-/// @throws InputError whatever resolve_model, ShardPlan::build and build_read_plan throw; bad-flag
+/// @throws InputError whatever resolve_model, ShardPlan::build and find_weight_sources throw; bad-flag
 int run_plan(const PlanOptions& options, const Console& console);
 
 /// Adds the verb to `app`; its callback fills `chosen`.

@@ -15,20 +15,20 @@ DType memory_dtype(const ShardPlan& plan) {
 
 // "39, 38"; from five ranks on "7 x 10, 1 x 7".
 std::string part_sizes_text(const ShardPlan& plan, const ShardedParameter& parameter) {
-  std::vector<std::pair<std::int64_t, std::int64_t>> runs; // how many ranks, size
-  for (std::int64_t rank = 0; rank < plan.ranks(); ++rank) {
-    const std::int64_t size = plan.range(parameter, rank).size;
-    if (runs.empty() || runs.back().second != size || plan.ranks() <= 4) {
-      runs.emplace_back(0, size);
-    }
-    ++runs.back().first;
-  }
+  const bool each = plan.ranks() <= 4;
   std::string text;
-  for (const auto& [count, size] : runs) {
-    text += concat(
-        text.empty() ? "" : ", ", plan.ranks() <= 4 ? "" : concat(format_count(count), " x "), format_count(size));
+  for (const ChunkRun& run : plan.runs(parameter)) {
+    for (std::int64_t i = 0; i < (each ? run.count : 1); ++i) {
+      text +=
+          concat(text.empty() ? "" : ", ", each ? "" : concat(format_count(run.count), " x "), format_count(run.size));
+    }
   }
   return text;
+}
+
+// "3"; "0-7".
+std::string numbers_text(std::int64_t first, std::int64_t last) {
+  return first == last ? std::to_string(first) : concat(first, "-", last);
 }
 
 std::string times(std::size_t count, const std::string& text) {
@@ -89,14 +89,24 @@ void print_ranks(const ShardPlan& plan, const PlanSummary& summary, const Stream
                right(concat("AdamW (2 x ", dtype, ")")),
                right("total"),
                right("read from files")});
-  for (const RankGroup& group : summary.ranks) {
-    table.add({group.first == group.last ? std::to_string(group.first) : concat(group.first, "-", group.last),
-               format_count(group.elements),
-               format_bytes(group.parameter_bytes),
-               format_bytes(group.parameter_bytes),
-               format_bytes(group.adamw_bytes),
-               format_bytes(group.total_bytes()),
-               format_bytes(group.read_bytes)});
+  for (const RankBytes& rank : summary.ranks) {
+    table.add({numbers_text(rank.first, rank.last),
+               format_count(rank.elements),
+               format_bytes(rank.memory_bytes),
+               format_bytes(rank.memory_bytes),
+               format_bytes(adamw_bytes(rank)),
+               format_bytes(training_bytes(rank)),
+               format_bytes(rank.read_bytes)});
+  }
+  table.print(out);
+}
+
+void print_hosts(const PlanSummary& summary, const Stream& out) {
+  Table table({left(summary.hosts.size() == 1 && summary.hosts.front().last > 0 ? "each host" : "host"),
+               right("ranks"),
+               right("read from files")});
+  for (const HostBytes& host : summary.hosts) {
+    table.add({numbers_text(host.first, host.last), format_count(host.ranks), format_bytes(host.read_bytes)});
   }
   table.print(out);
 }
@@ -186,9 +196,8 @@ OrderedJson parameter_entries(const ShardPlan& plan) {
   OrderedJson entries = OrderedJson::array();
   for (const ShardedParameter& parameter : plan.parameters()) {
     OrderedJson parts = OrderedJson::array();
-    for (std::int64_t rank = 0; rank < plan.ranks(); ++rank) {
-      const ChunkRange range = plan.range(parameter, rank);
-      parts.push_back({{"offset", range.offset}, {"size", range.size}});
+    for (const ChunkRun& run : plan.runs(parameter)) {
+      parts.push_back({{"first_rank", run.first}, {"ranks", run.count}, {"offset", run.offset}, {"size", run.size}});
     }
     entries.push_back({{"name", parameter.fqn},
                        {"aliases", plan.ties().aliases(parameter.fqn)},
@@ -214,15 +223,26 @@ OrderedJson unit_entries(const ShardPlan& plan) {
 
 OrderedJson rank_entries(const PlanSummary& summary) {
   OrderedJson entries = OrderedJson::array();
-  for (const RankGroup& group : summary.ranks) {
+  for (const RankBytes& group : summary.ranks) {
     for (std::int64_t rank = group.first; rank <= group.last; ++rank) {
       entries.push_back({{"rank", rank},
                          {"elements", group.elements},
-                         {"parameter_bytes", group.parameter_bytes},
-                         {"gradient_bytes", group.parameter_bytes},
-                         {"adamw_bytes", group.adamw_bytes},
-                         {"total_bytes", group.total_bytes()},
-                         {"read_bytes", group.read_bytes}});
+                         {"parameter_bytes", group.memory_bytes},
+                         {"gradient_bytes", group.memory_bytes},
+                         {"adamw_bytes", adamw_bytes(group)},
+                         {"total_bytes", training_bytes(group)},
+                         {"read_bytes", group.read_bytes},
+                         {"init_bytes", group.init_bytes}});
+    }
+  }
+  return entries;
+}
+
+OrderedJson host_entries(const PlanSummary& summary) {
+  OrderedJson entries = OrderedJson::array();
+  for (const HostBytes& group : summary.hosts) {
+    for (std::int64_t host = group.first; host <= group.last; ++host) {
+      entries.push_back({{"host", host}, {"ranks", group.ranks}, {"read_bytes", group.read_bytes}});
     }
   }
   return entries;
@@ -242,6 +262,8 @@ void print_plan(const ResolvedModel& view,
   print_units(plan, out);
   out.text << "\n";
   print_ranks(plan, summary, out);
+  out.text << "\n";
+  print_hosts(summary, out);
   out.text << "\n";
   print_facts(plan, summary, out);
   out.text << "\n";
@@ -273,6 +295,7 @@ OrderedJson plan_document(const ResolvedModel& view,
           {"parameters", parameter_entries(plan)},
           {"units", unit_entries(plan)},
           {"per_rank", rank_entries(summary)},
+          {"per_host", host_entries(summary)},
           {"step",
            {{"all_gather_bytes", summary.step.all_gather_bytes},
             {"reduce_scatter_bytes", summary.step.reduce_scatter_bytes},

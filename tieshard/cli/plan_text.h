@@ -13,7 +13,7 @@
 
 namespace tieshard::cli {
 
-/// One screen: the model, its units, each kind of rank, ties, uneven and empty parts.
+/// One screen: the model, its units, each kind of rank and of host, ties, uneven and empty parts.
 ///
 /// @param shard_dim  the policy's name, "last" or "first"
 void print_plan(const ResolvedModel& view,
@@ -26,7 +26,10 @@ void print_plan(const ResolvedModel& view,
 void print_parameters(const ShardPlan& plan, const Stream& out);
 
 /// {"architecture", "ranks", "shard_dim", "param_dtype", "parameters": [...], "units": [...], "per_rank": [...],
-/// "step", "groups": [...], "uneven", "empty", "replicated", "findings"}
+/// "per_host": [...], "step", "groups": [...], "uneven", "empty", "replicated", "findings"}
+///
+/// "parts" of a parameter are runs of equal ones, at most three: {"first_rank", "ranks", "offset", "size"}; the part of
+/// rank first_rank + i begins at offset + i * size.
 OrderedJson plan_document(const ResolvedModel& view,
                           const ShardPlan& plan,
                           const PlanSummary& summary,

@@ -217,5 +217,25 @@ TEST(ShardPlan, RefusesARegistryOfAnotherTableInsteadOfDroppingParameters) {
   EXPECT_THAT(refused->where, AllOf(HasSubstr(kHead), HasSubstr(kEmbed)));
 }
 
+TEST(ShardPlanUnits, TheFirstUnitWhosePrefixMatchesTakesAParameter) {
+  const ParameterTable table = {{.fqn = "a.b.c.weight", .shape = {4}, .identity = 1},
+                                {.fqn = "a.b.weight", .shape = {4}, .identity = 2},
+                                {.fqn = "a.weight", .shape = {4}, .identity = 3},
+                                {.fqn = "ab.weight", .shape = {4}, .identity = 4},
+                                {.fqn = "w", .shape = {4}, .identity = 5}};
+  const auto units_of = [&table](std::vector<UnitSpec> units) {
+    std::vector<std::size_t> taken;
+    const ShardPlan plan = ShardPlan::build(table, TieRegistry(), 2, {.units = std::move(units)});
+    for (const ShardedParameter& parameter : plan.parameters()) {
+      taken.push_back(parameter.unit);
+    }
+    return taken;
+  };
+  EXPECT_THAT(units_of({{"a.b", "a.b."}, {"a", "a."}}), ElementsAre(1, 1, 2, 0, 0));
+  EXPECT_THAT(units_of({{"a", "a."}, {"a.b", "a.b."}}), ElementsAre(1, 1, 1, 0, 0));
+  EXPECT_THAT(units_of({{"a.b.c", "a.b.c."}, {"a.b.c", "a.b.c."}}), ElementsAre(1, 0, 0, 0, 0));
+  EXPECT_THAT(units_of({{"long", "a.b.c.weight.and.more."}, {"all", ""}}), ElementsAre(2, 2, 2, 2, 2));
+}
+
 } // namespace
 } // namespace tieshard

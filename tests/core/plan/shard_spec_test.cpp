@@ -61,5 +61,29 @@ TEST(ChunkRange, DoesNotOverflowAtTheLargestSizes) {
   EXPECT_EQ(chunk_range(kMost - 1, kMost, kMost - 1), (ChunkRange{kMost - 1, 0}));
 }
 
+TEST(ChunkRuns, SayTheSameAsEachChunkAlone) {
+  for (const std::int64_t size : {0, 1, 2, 3, 7, 8, 9, 64, 77, 1000}) {
+    for (const std::int64_t count : {1, 2, 3, 4, 5, 8, 64, 78, 1001}) {
+      const std::vector<ChunkRun> runs = chunk_runs(size, count);
+      EXPECT_LE(runs.size(), 3U);
+      std::int64_t index = 0;
+      for (const ChunkRun& run : runs) {
+        EXPECT_EQ(run.first, index);
+        for (std::int64_t i = 0; i < run.count; ++i, ++index) {
+          EXPECT_EQ((ChunkRange{run.offset + i * run.size, run.size}), chunk_range(size, count, index))
+              << size << " in " << count << ", chunk " << index;
+        }
+      }
+      EXPECT_EQ(index, count);
+    }
+  }
+}
+
+TEST(ChunkRuns, CostNothingForManyChunks) {
+  const std::int64_t most = std::numeric_limits<std::int64_t>::max();
+  EXPECT_EQ(chunk_runs(5, most), (std::vector<ChunkRun>{{0, 5, 0, 1}, {5, most - 5, 5, 0}}));
+  EXPECT_EQ(chunk_runs(most, 2), (std::vector<ChunkRun>{{0, 1, 0, most / 2 + 1}, {1, 1, most / 2 + 1, most / 2}}));
+}
+
 } // namespace
 } // namespace tieshard

@@ -1,7 +1,10 @@
 #include "tieshard/core/plan/shard_plan.h"
 
 #include <algorithm>
+#include <limits>
 #include <optional>
+#include <set>
+#include <unordered_map>
 #include <utility>
 
 #include "tieshard/core/base/error.h"
@@ -11,19 +14,42 @@ namespace {
 
 constexpr std::size_t kRootUnit = 0;
 
-/// Index into ShardPlan::units() of the unit that takes `fqn`: the root is 0, `units` follow it.
-std::size_t unit_of(std::string_view fqn, const std::vector<UnitSpec>& units) {
-  const auto taker = std::ranges::find_if(units, [fqn](const UnitSpec& unit) { return fqn.starts_with(unit.prefix); });
-  return taker == units.end() ? kRootUnit : static_cast<std::size_t>(taker - units.begin()) + 1;
-}
+/// Finds the unit of a name among many by looking up its beginnings, one for each length that a prefix has.
+class UnitIndex {
+ public:
+  /// @param units  have to live as long
+  explicit UnitIndex(const std::vector<UnitSpec>& units) {
+    for (std::size_t i = 0; i < units.size(); ++i) {
+      units_.emplace(units[i].prefix, i + 1); // the first of equal prefixes stays
+      lengths_.insert(units[i].prefix.size());
+    }
+  }
+
+  /// Index into ShardPlan::units() of the unit that takes `fqn`, the first that matches: the root is 0, others follow.
+  std::size_t find(std::string_view fqn) const {
+    std::size_t found = kNone;
+    for (const std::size_t length : lengths_) {
+      if (length > fqn.size()) {
+        break;
+      }
+      if (const auto unit = units_.find(fqn.substr(0, length)); unit != units_.end()) {
+        found = std::min(found, unit->second);
+      }
+    }
+    return found == kNone ? kRootUnit : found;
+  }
+
+ private:
+  static constexpr std::size_t kNone = std::numeric_limits<std::size_t>::max();
+  std::unordered_map<std::string_view, std::size_t> units_;
+  std::set<std::size_t> lengths_;
+};
 
 /// The unit of all names of a parameter; the root when they fall into several, since a unit frees what it gathered.
-std::size_t common_unit(const ParameterInfo& info,
-                        const std::vector<std::string>& aliases,
-                        const std::vector<UnitSpec>& units) {
-  const std::size_t unit = unit_of(info.fqn, units);
+std::size_t common_unit(const ParameterInfo& info, const std::vector<std::string>& aliases, const UnitIndex& units) {
+  const std::size_t unit = units.find(info.fqn);
   const bool together =
-      std::ranges::all_of(aliases, [&](const std::string& alias) { return unit_of(alias, units) == unit; });
+      std::ranges::all_of(aliases, [&](const std::string& alias) { return units.find(alias) == unit; });
   return together ? unit : kRootUnit;
 }
 
@@ -31,6 +57,9 @@ std::size_t common_unit(const ParameterInfo& info,
 class DimOverrides {
  public:
   DimOverrides(const std::map<std::string, int>& dims, const TieRegistry& ties, const ParameterTable& table) {
+    if (dims.empty()) {
+      return;
+    }
     std::map<std::string_view, const ParameterInfo*> known;
     for (const ParameterInfo& info : table) {
       known.emplace(info.fqn, &info);
@@ -120,6 +149,7 @@ ShardPlan ShardPlan::build(const ParameterTable& table,
   for (const UnitSpec& unit : options.units) {
     plan.units_.push_back({.name = unit.name, .parameters = {}});
   }
+  const UnitIndex units(options.units);
   const DimOverrides overrides(options.dims, ties, table);
   for (const ParameterInfo& info : table) {
     if (ties.is_alias(info.fqn)) {
@@ -127,7 +157,7 @@ ShardPlan ShardPlan::build(const ParameterTable& table,
     }
     const std::vector<std::string> aliases = ties.aliases(info.fqn);
     const std::size_t index = plan.parameters_.size();
-    const std::size_t unit = common_unit(info, aliases, options.units);
+    const std::size_t unit = common_unit(info, aliases, units);
     const int dim = shard_dim(info, !aliases.empty(), overrides.find(info.fqn), options.policy);
     plan.parameters_.push_back({.fqn = info.fqn,
                                 .shape = info.shape,
@@ -163,6 +193,13 @@ ChunkRange ShardPlan::range(const ShardedParameter& parameter, std::int64_t rank
     return {0, 1};
   }
   return chunk_range(parameter.shape[static_cast<std::size_t>(parameter.dim)], ranks_, rank);
+}
+
+std::vector<ChunkRun> ShardPlan::runs(const ShardedParameter& parameter) const {
+  if (parameter.dim < 0) {
+    return {{.first = 0, .count = ranks_, .offset = 0, .size = 1}};
+  }
+  return chunk_runs(parameter.shape[static_cast<std::size_t>(parameter.dim)], ranks_);
 }
 
 Shape ShardPlan::local_shape(const ShardedParameter& parameter, std::int64_t rank) const {

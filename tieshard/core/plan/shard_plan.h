@@ -79,6 +79,9 @@ class ShardPlan {
   /// What `rank` holds of its sharded dimension; the whole (size 1) for a replicated one.
   ChunkRange range(const ShardedParameter& parameter, std::int64_t rank) const;
 
+  /// The same for all ranks at once, equal neighbours together.
+  std::vector<ChunkRun> runs(const ShardedParameter& parameter) const;
+
   /// Shape of `rank`'s part; a size may be 0.
   Shape local_shape(const ShardedParameter& parameter, std::int64_t rank) const;
 

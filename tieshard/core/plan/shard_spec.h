@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 namespace tieshard {
 
@@ -22,5 +23,20 @@ struct ChunkRange {
 /// The part of a dimension of `size` elements that chunk `index` of `count` gets. An empty chunk lies at the end.
 /// Pre: size >= 0, 0 <= index < count.
 ChunkRange chunk_range(std::int64_t size, std::int64_t count, std::int64_t index);
+
+/// Neighbouring chunks of equal size: `count` of them from index `first` on. Chunk first + i begins at offset + i *
+/// size.
+struct ChunkRun {
+  std::int64_t first = 0;
+  std::int64_t count = 0;
+  std::int64_t offset = 0;
+  std::int64_t size = 0;
+
+  friend bool operator==(const ChunkRun&, const ChunkRun&) = default;
+};
+
+/// All chunks of a dimension, as at most three runs: full ones, a smaller one, empty ones. Costs the same for any
+/// `count`. Pre: size >= 0, count >= 1.
+std::vector<ChunkRun> chunk_runs(std::int64_t size, std::int64_t count);
 
 } // namespace tieshard
