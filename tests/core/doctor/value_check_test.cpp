@@ -22,11 +22,14 @@ using ::testing::IsEmpty;
 using ::testing::Not;
 
 /// What the scan says of all tensors of `model`, in pieces of `buffer` bytes.
-std::vector<Diagnostic> scan(const CheckpointFixture& model, std::uint64_t buffer = 4096, int threads = 2) {
+std::vector<Diagnostic> scan(const CheckpointFixture& model,
+                             std::uint64_t buffer = 4096,
+                             int threads = 2,
+                             std::optional<DType> loaded_as = std::nullopt) {
   const Checkpoint checkpoint = model.open();
-  std::vector<const StoredTensor*> tensors;
+  std::vector<CheckedTensor> tensors;
   for (const StoredTensor& tensor : checkpoint.tensors()) {
-    tensors.push_back(&tensor);
+    tensors.push_back({.stored = &tensor, .read_as = tensor.dtype, .loaded_as = loaded_as.value_or(tensor.dtype)});
   }
   FindingList findings;
   check_values(checkpoint, tensors, {.threads = threads, .buffer_bytes = buffer}, findings);
@@ -77,6 +80,24 @@ TEST(ValueCheck, FindsTheFirstOfSeveralWhateverTheOrderOfTheThreads) {
     ASSERT_EQ(findings.size(), 1U);
     EXPECT_THAT(findings[0].why, HasSubstr("w[700, 1] = NaN")) << buffer;
   }
+}
+
+TEST(ValueCheck, LooksAtWhatALoadMakesOfTheValues) {
+  CheckpointFixture model;
+  model.write({with_bytes("w", DType::kF32, {3}, bytes_of<float>({1, 65504, 70000}))});
+  EXPECT_THAT(scan(model), IsEmpty());
+  EXPECT_THAT(scan(model, 4096, 1, DType::kBF16), IsEmpty());
+  const std::vector<Diagnostic> findings = scan(model, 4096, 1, DType::kF16);
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_THAT(findings[0].why, HasSubstr("w[2] = infinity"));
+}
+
+TEST(ValueCheck, KnowsTheNanOfNarrowFloats) {
+  CheckpointFixture model;
+  model.write({with_bytes("w", DType::kF8E4M3, {3}, bytes_of<std::uint8_t>({0x7E, 0xFF, 0x00}))});
+  const std::vector<Diagnostic> findings = scan(model, 4096, 1, DType::kF32);
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_THAT(findings[0].why, HasSubstr("w[1] = NaN"));
 }
 
 /// A sparse file: `hole` bytes of zeros that are stored nowhere, between two values.

@@ -18,16 +18,19 @@ void describe(const Checkpoint& checkpoint, DoctorReport& report) {
   }
 }
 
-std::vector<const StoredTensor*> all_tensors(const Checkpoint& checkpoint) {
-  std::vector<const StoredTensor*> tensors;
+/// All that are stored, as they are: where it is not known which of them a load would read.
+std::vector<CheckedTensor> all_tensors(const Checkpoint& checkpoint) {
+  std::vector<CheckedTensor> tensors;
   for (const StoredTensor& tensor : checkpoint.tensors()) {
-    tensors.push_back(&tensor);
+    tensors.push_back({.stored = &tensor,
+                       .read_as = tensor.dtype,
+                       .loaded_as = is_wide_float(tensor.dtype) ? tensor.dtype : DType::kF32});
   }
   return tensors;
 }
 
 void check_values_of(const Checkpoint& checkpoint,
-                     const std::vector<const StoredTensor*>& tensors,
+                     const std::vector<CheckedTensor>& tensors,
                      const DoctorOptions& options,
                      FindingList& findings) {
   if (options.check_values) {

@@ -22,6 +22,29 @@ std::optional<ShardPlan> make_plan(const ResolvedModel& model, const DoctorOptio
   return plan;
 }
 
+/// What the load would read. Quantised values and their scales are looked at one by one: their products are finite when
+/// both are, but for an overflow in a narrow dtype.
+std::vector<CheckedTensor> values_of(const ShardPlan& plan, const WeightSources& sources) {
+  std::vector<CheckedTensor> values;
+  for (std::size_t i = 0; i < sources.of_parameter.size(); ++i) {
+    const WeightSource& source = sources.of_parameter[i];
+    if (source.values == nullptr) {
+      continue; // initialised
+    }
+    const bool whole = is_wide_float(source.values->dtype);
+    values.push_back({.stored = source.values,
+                      .read_as = source.values->dtype,
+                      .loaded_as = whole ? plan.parameters()[i].dtype : DType::kF32});
+    if (source.scales != nullptr) {
+      const DType stored = source.scales->dtype;
+      values.push_back({.stored = source.scales,
+                        .read_as = stored == DType::kU8 ? DType::kF8E8M0 : stored,
+                        .loaded_as = DType::kF32});
+    }
+  }
+  return values;
+}
+
 void check_host_ram(const ShardPlan& plan,
                     const std::vector<RankLoad>& ranks,
                     const DoctorOptions& options,
@@ -56,13 +79,7 @@ LoadCheck check_load(const ResolvedModel& model, const DoctorOptions& options, F
     return result;
   }
   findings.add(sources.findings);
-  for (const WeightSource& source : sources.of_parameter) {
-    for (const StoredTensor* const tensor : {source.values, source.scales}) {
-      if (tensor != nullptr) {
-        result.values.push_back(tensor);
-      }
-    }
-  }
+  result.values = values_of(*plan, sources);
   findings.collect([&] { result.ranks = rank_loads(*plan, sources); });
   check_host_ram(*plan, result.ranks, options, findings);
   return result;

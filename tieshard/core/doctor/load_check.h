@@ -11,14 +11,15 @@
 
 #include "tieshard/core/doctor/doctor.h"
 #include "tieshard/core/doctor/finding_list.h"
+#include "tieshard/core/doctor/value_check.h"
 
 namespace tieshard {
 
 /// What a load of a model comes to.
 struct LoadCheck {
-  std::int64_t parameters = 0;               ///< elements, each storage once
-  std::vector<RankLoad> ranks{};             ///< empty when it cannot be loaded
-  std::vector<const StoredTensor*> values{}; ///< stored tensors that give a parameter its values
+  std::int64_t parameters = 0;         ///< elements, each storage once
+  std::vector<RankLoad> ranks{};       ///< empty when it cannot be loaded
+  std::vector<CheckedTensor> values{}; ///< stored tensors that give a parameter its values, or scale them
 };
 
 /// Plans the load of `model` as the loader does. Adds what it refuses and what it warns of to `findings`; points into

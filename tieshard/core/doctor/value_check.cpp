@@ -56,13 +56,19 @@ void cut(
   }
 }
 
+/// What a thread holds.
+struct Buffers {
+  std::vector<std::byte> stored;
+  std::vector<std::byte> loaded;
+};
+
 /// What was found in each tensor: the smallest index of a value that is not finite.
 class Scan {
  public:
-  Scan(const Checkpoint& checkpoint, const std::vector<const StoredTensor*>& tensors, std::uint64_t piece_bytes)
+  Scan(const Checkpoint& checkpoint, const std::vector<CheckedTensor>& tensors, std::uint64_t piece_bytes)
       : checkpoint_(checkpoint), tensors_(tensors), bad_(tensors.size()) {
     for (std::size_t i = 0; i < tensors.size(); ++i) {
-      cut(file_of(*tensors[i]), *tensors[i], i, piece_bytes, pieces_);
+      cut(file_of(*tensors[i].stored), *tensors[i].stored, i, piece_bytes, pieces_);
     }
   }
 
@@ -91,9 +97,9 @@ class Scan {
 
   void work() {
     try {
-      std::vector<std::byte> buffer;
+      Buffers buffers;
       for (std::size_t i = next_++; i < pieces_.size() && !failed_; i = next_++) {
-        look_at(pieces_[i], buffer);
+        look_at(pieces_[i], buffers);
       }
     } catch (...) {
       const std::lock_guard lock(mutex_);
@@ -102,23 +108,31 @@ class Scan {
     }
   }
 
-  void look_at(const Piece& piece, std::vector<std::byte>& buffer) {
-    const StoredTensor& tensor = *tensors_[piece.tensor];
-    buffer.resize(piece.bytes);
-    file_of(tensor).read_at(tensor.offset + piece.first, buffer);
-    const std::size_t width = static_cast<std::size_t>(bits(tensor.dtype)) / 8;
-    const std::size_t at = first_not_finite(buffer.data(), tensor.dtype, buffer.size() / width);
-    if (at == buffer.size() / width) {
+  void look_at(const Piece& piece, Buffers& buffers) {
+    const CheckedTensor& tensor = tensors_[piece.tensor];
+    buffers.stored.resize(piece.bytes);
+    file_of(*tensor.stored).read_at(tensor.stored->offset + piece.first, buffers.stored);
+    const std::size_t width = static_cast<std::size_t>(bits(tensor.read_as)) / 8;
+    const std::size_t count = buffers.stored.size() / width;
+    const std::byte* loaded = buffers.stored.data();
+    if (tensor.loaded_as != tensor.read_as) {
+      buffers.loaded.resize(count * static_cast<std::size_t>(bits(tensor.loaded_as)) / 8);
+      convert(loaded, tensor.read_as, buffers.loaded.data(), tensor.loaded_as, count);
+      loaded = buffers.loaded.data();
+    }
+    const std::size_t at = first_not_finite(loaded, tensor.loaded_as, count);
+    if (at == count) {
       return;
     }
-    const BadValue bad{.index = piece.first / width + at, .nan = is_nan(buffer.data() + at * width, tensor.dtype)};
+    const std::byte* const element = loaded + at * static_cast<std::size_t>(bits(tensor.loaded_as)) / 8;
+    const BadValue bad{.index = piece.first / width + at, .nan = is_nan(element, tensor.loaded_as)};
     const std::lock_guard lock(mutex_);
     std::optional<BadValue>& known = bad_[piece.tensor];
     known = known && known->index < bad.index ? *known : bad;
   }
 
   const Checkpoint& checkpoint_;
-  const std::vector<const StoredTensor*>& tensors_;
+  const std::vector<CheckedTensor>& tensors_;
   std::vector<Piece> pieces_;
   std::vector<std::optional<BadValue>> bad_;
   std::atomic<std::size_t> next_ = 0;
@@ -140,19 +154,21 @@ std::string index_text(std::uint64_t index, const Shape& shape) {
 } // namespace
 
 void check_values(const Checkpoint& checkpoint,
-                  std::vector<const StoredTensor*> tensors,
+                  std::vector<CheckedTensor> tensors,
                   const ValueCheckOptions& options,
                   FindingList& findings) {
-  std::erase_if(tensors,
-                [](const StoredTensor* tensor) { return !is_wide_float(tensor->dtype) || tensor->bytes == 0; });
-  std::ranges::sort(tensors, {}, [](const StoredTensor* tensor) { return std::tie(tensor->file, tensor->offset); });
+  std::erase_if(tensors, [](const CheckedTensor& tensor) {
+    return tensor.stored->bytes == 0 || !is_loadable_float(tensor.read_as);
+  });
+  const auto place = [](const CheckedTensor& tensor) { return std::tie(tensor.stored->file, tensor.stored->offset); };
+  std::ranges::sort(tensors, {}, place);
   Scan scan(checkpoint, tensors, options.buffer_bytes);
   scan.run(options.threads);
   std::vector<std::string> names;
   std::vector<std::string> values;
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     if (const std::optional<BadValue>& bad = scan.bad()[i]) {
-      const StoredTensor& tensor = *tensors[i];
+      const StoredTensor& tensor = *tensors[i].stored;
       names.push_back(concat(checkpoint.file_name(tensor), ": ", tensor.stored_name));
       values.push_back(concat(tensor.name, index_text(bad->index, tensor.shape), " = ", bad->nan ? "NaN" : "infinity"));
     }
