@@ -190,7 +190,7 @@ OrderedJson document(const ResolvedModel& view) {
 } // namespace
 
 int run_inspect(const InspectOptions& options, const Console& console) {
-  const ResolvedModel view = resolve_model(options.directory);
+  const ResolvedModel view = resolve_model(options.directory, options.open.options());
   if (!options.tensor.empty()) {
     const TensorValues values = read_tensor_values(view, options.tensor, options.first);
     if (options.json) {
@@ -222,6 +222,7 @@ void add_inspect(CLI::App& app, Verb& chosen) {
       ->type_name("N")
       ->check(CLI::Validator(CLI::NonNegativeNumber).description(""))
       ->needs(tensor);
+  add_open_flags(*verb, options->open);
   verb->add_flag("--all", options->all, "List every tensor with its file and first byte")->excludes(tensor);
   verb->add_flag("--json", options->json, "Print JSON: all of config, files, tensors and ties");
   verb->footer(

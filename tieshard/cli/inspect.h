@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <string>
 
+#include "tieshard/cli/model_flags.h"
 #include "tieshard/cli/report.h"
 
 namespace tieshard::cli {
@@ -17,7 +18,8 @@ struct InspectOptions {
   std::string directory{};
   std::string tensor{};   ///< a stored name or an alias; empty: the whole checkpoint
   std::int64_t first = 8; ///< values of `tensor` to show
-  bool all = false;       ///< every tensor on a line of its own
+  OpenFlags open{};
+  bool all = false; ///< every tensor on a line of its own
   bool json = false;
 };
 

@@ -4,7 +4,6 @@
 
 #include <CLI/App.hpp>
 
-#include "tieshard/cli/flags.h"
 #include "tieshard/cli/json_output.h"
 #include "tieshard/cli/model_view.h"
 #include "tieshard/cli/table.h"
@@ -104,8 +103,7 @@ OrderedJson document(const ResolvedModel& view) {
 } // namespace
 
 int run_ties(const TiesOptions& options, const Console& console) {
-  const ResolvedModel view =
-      resolve_model(options.directory, {.ties = {.explicit_ties = declared_ties(options.declared)}});
+  const ResolvedModel view = resolve_model(options.directory, options.open.options());
   if (options.json) {
     print_json(console.out, document(view));
     return kExitSuccess;
@@ -120,11 +118,7 @@ void add_ties(CLI::App& app, Verb& chosen) {
   const auto options = std::make_shared<TiesOptions>();
   CLI::App* verb = app.add_subcommand("ties", "Show which names are one weight, and why");
   verb->add_option("DIR", options->directory, "Checkpoint directory: config.json and safetensors files")->required();
-  add_repeated(*verb,
-               "--tie",
-               options->declared,
-               "ALIAS=CANONICAL",
-               "Declare a tie beside those of config.json (may be repeated)");
+  add_open_flags(*verb, options->open);
   verb->add_flag("--json", options->json, "Print JSON: groups (canonical, aliases with evidence) and findings");
   verb->footer(
       "Examples:\n"

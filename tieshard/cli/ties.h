@@ -7,15 +7,15 @@
 #pragma once
 
 #include <string>
-#include <vector>
 
+#include "tieshard/cli/model_flags.h"
 #include "tieshard/cli/report.h"
 
 namespace tieshard::cli {
 
 struct TiesOptions {
   std::string directory{};
-  std::vector<std::string> declared{}; ///< "ALIAS=CANONICAL", beside what config and files say
+  OpenFlags open{};
   bool json = false;
 };
 
