@@ -30,7 +30,7 @@ demo: build ## Make, load, shard, train and export a small tied model on 2 ranks
 
 .PHONY: test
 test: ## Build and run every test, with a summary at the end
-	@tools/setup.sh test
+	@tools/setup.sh test fuzz
 	@tools/test.sh
 
 .PHONY: asan

@@ -3,7 +3,7 @@
 #
 # Runs the test steps named, by default all of `make test`, goes on after a failure, and ends with a summary. Exit status
 # 0 only when every step passed. What each step printed stays in build/logs/<step>.log. Steps: core, core-asan, release,
-# asan (CMake presets with a workflow of that name) and python.
+# asan (CMake presets with a workflow of that name), python, and fuzz (each target for FUZZ_SECONDS, here 5).
 set -uo pipefail
 cd "$(dirname "$0")/.."
 mkdir -p build/logs
@@ -11,18 +11,19 @@ mkdir -p build/logs
 run_step() {
   case "$1" in
     python) .venv/bin/python -m pytest tests -q -ra ;;
+    fuzz) FUZZ_SECONDS="${FUZZ_SECONDS:-5}" tools/fuzz.sh ;;
     *) cmake --workflow --preset "$1" ;;
   esac
 }
 
-# The line in which ctest or pytest counts what it ran.
+# The line in which ctest, pytest or tools/fuzz.sh counts what it ran.
 closing_line() {
-  grep -E '^[0-9]+% tests passed|^=* ?[0-9]+ (passed|failed|error).* in [0-9.]+s' "$1" | tail -n 1 | tr -d '='
+  grep -E '^[0-9]+% tests passed|^[0-9]+ targets fuzzed|^=* ?[0-9]+ (passed|failed|error).* in [0-9.]+s' "$1" | tail -n 1 | tr -d '='
 }
 
 summary=()
 failures=0
-[ $# -gt 0 ] || set -- core core-asan release python
+[ $# -gt 0 ] || set -- core core-asan release python fuzz
 for name in "$@"; do
   echo "=== $name"
   log=build/logs/$name.log

@@ -1,5 +1,7 @@
 #include "tieshard/core/checkpoint/checkpoint.h"
 
+#include <sys/stat.h>
+
 #include "tests/core/base/refusal.h"
 #include "tests/core/base/temp_dir.h"
 #include "tests/core/checkpoint/checkpoint_files.h"
@@ -278,6 +280,33 @@ TEST_F(CheckpointDir, CanBeMoved) {
   Checkpoint first = open();
   const Checkpoint second = std::move(first);
   EXPECT_EQ(bytes_of(second, "q"), "QQ");
+}
+
+TEST_F(CheckpointDir, RefusesWhatIsNoRegularFileWithoutWaitingForIt) {
+  for (const char* name : {"config.json", kIndexFile, kFirstShard, "model-00003-of-00002.safetensors", kSingleFile}) {
+    SCOPED_TRACE(name);
+    write_shards();
+    fs::remove(dir / name);
+    ASSERT_EQ(::mkfifo((dir / name).c_str(), 0600), 0);
+    expect_refused(Code::kFileUnreadable, {name, "pipe"});
+    fs::remove(dir / name);
+    fs::create_directory(dir / name);
+    expect_refused(Code::kFileUnreadable, {name, "a directory"});
+    fs::remove(dir / name);
+    dir.write("config.json", "{}");
+  }
+}
+
+TEST_F(CheckpointDir, RefusesAConfigLargerThanAnyOfItsKind) {
+  dir.write(kSingleFile, u8_file({{"v", "VVV"}}));
+  dir.write("config.json", "{\"a\":\"" + std::string(17 << 20, 'x') + "\"}");
+  expect_refused(Code::kFileTooLarge, {"config.json", "16777216"});
+}
+
+TEST_F(CheckpointDir, RefusesAnIndexThatNamesAFileUnderTwoSpellings) {
+  map.emplace_back("again", std::string("./") + kFirstShard);
+  write_shards();
+  expect_refused(Code::kPathEscape, {"again", "./model-00001"});
 }
 
 } // namespace

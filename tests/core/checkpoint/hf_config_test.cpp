@@ -105,7 +105,7 @@ TEST(HfConfig, FindsTheTieFlagAndSaysWhere) {
   ASSERT_TRUE(nested.tie_word_embeddings());
   EXPECT_TRUE(nested.tie_word_embeddings()->value);
   EXPECT_EQ(nested.tie_word_embeddings()->where, "text_config.tie_word_embeddings");
-  EXPECT_FALSE(parse(R"({"vision_config":{"tie_word_embeddings":true},"text_config":7})").tie_word_embeddings());
+  EXPECT_FALSE(parse(R"({"vision_config":{"tie_word_embeddings":true}})").tie_word_embeddings());
 }
 
 TEST(HfConfig, ReadsRotaryParametersOfVersion4) {
@@ -160,6 +160,17 @@ TEST(HfConfig, CopiesShareTheDocument) {
   const HfConfig config = parse(R"({"n":1})");
   const HfConfig copy = config;
   EXPECT_EQ(&copy.json(), &config.json());
+}
+
+TEST(HfConfig, RefusesFieldsThatShouldBeObjects) {
+  for (const char* key : {"text_config", "quantization_config"}) {
+    for (const char* value : {"[1]", "\"mxfp4\"", "7", "true"}) {
+      const std::string text = std::string("{\"") + key + "\":" + value + "}";
+      expect_refusal<InputError>(
+          Code::kConfigValue, {key, "an object", value}, [&text] { HfConfig::parse(text, "config.json"); });
+    }
+    EXPECT_NO_THROW(HfConfig::parse(std::string("{\"") + key + "\":null}", "config.json"));
+  }
 }
 
 } // namespace

@@ -12,6 +12,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kConfig = "config.json";
+constexpr std::uint64_t kMaxConfigBytes = 16 << 20; ///< far more than any model's; its document takes many times that
 constexpr const char* kSingle = "model.safetensors";
 constexpr const char* kIndex = "model.safetensors.index.json";
 
@@ -48,7 +49,7 @@ HfConfig read_config(const fs::path& directory) {
                       .fix = "copy the config.json of the model into the directory; without it neither shapes nor ties "
                              "are known"});
   }
-  return HfConfig::parse(read_text_file(path), kConfig);
+  return HfConfig::parse(read_text_file(path, kMaxConfigBytes), kConfig);
 }
 
 [[noreturn]] void throw_no_weights(const fs::path& directory) {

@@ -106,6 +106,16 @@ std::string parse_architecture(const Json& document, const std::string& where) {
   return names->empty() ? std::string() : to_text(where, "architectures", names->front());
 }
 
+/// What holds fields of its own has to be an object: read as something else, its fields would be missed in silence.
+void require_objects(const Json& document, const std::string& where) {
+  for (const std::string_view key : {"text_config", "quantization_config"}) {
+    const Json* value = member(document, key);
+    if (value != nullptr && !value->is_object()) {
+      throw_value(where, key, "an object", *value);
+    }
+  }
+}
+
 Json parse_document(std::string_view text, const std::string& where) {
   try {
     return parse_json(text, where);
@@ -131,6 +141,7 @@ HfConfig HfConfig::parse(std::string_view text, const std::string& where) {
                       .why = concat("expected an object, got ", document.type_name()),
                       .fix = "restore the config.json of the original model"});
   }
+  require_objects(document, where);
   config.model_type_ = config.string_or("model_type", "");
   config.architecture_ = parse_architecture(document, where);
   config.dtype_ = parse_dtype(document, where);

@@ -191,7 +191,9 @@ bool is_in_whole_modules(const Mapper& mapper, const PrefixRule& rule) {
     auto name = rule.apply(candidate.name);
     names.push_back(changed.emplace_back(name ? *std::move(name) : candidate.name));
     if (at != std::string::npos) {
-      wrapped.emplace_back(names.back(), &points.emplace_back(candidate.name.substr(0, at + 1), rule.from));
+      wrapped.emplace_back(
+          names.back(),
+          &points.emplace_back(WrapPoint{.module = candidate.name.substr(0, at + 1), .parts = rule.from}));
     }
   }
   return !partly_wrapped(wrapped, names);
