@@ -10,10 +10,8 @@
 
 #include <torch/optim/adamw.h>
 
-#include "tieshard/core/checkpoint/checkpoint.h"
-#include "tieshard/core/families/family.h"
 #include "tieshard/core/plan/shard_plan.h"
-#include "tieshard/core/ties/tie_registry.h"
+#include "tieshard/core/ties/resolved_model.h"
 #include "tieshard/runtime/fsdp/fully_shard.h"
 #include "tieshard/runtime/load/shard_loader.h"
 #include "tieshard/runtime/mesh/device_mesh.h"
@@ -29,16 +27,13 @@ namespace {
 
 void walk(const std::string& model_dir, const std::string& tokens, const std::string& out_dir) {
   // README: begin
-  const auto checkpoint = Checkpoint::open(model_dir); // headers only; validated
-  const auto& config = checkpoint.config();
-  const auto& family = require_family(config);
-  const auto table = family.table(config);              // names and shapes, from config.json alone
-  const auto ties = TieRegistry::of(checkpoint, table); // with the evidence for each tie
-  const auto mesh = DeviceMesh::from_environment();     // torchrun, Slurm, mpirun or one rank
-  const auto plan = ShardPlan::build(table, ties, mesh.size(), {.units = family.units(config)});
+  const auto resolved = resolve_model(model_dir); // headers only; validated; names, and ties with their evidence
+  const auto& config = resolved.checkpoint.config();
+  const auto mesh = DeviceMesh::from_environment(); // torchrun, Slurm, mpirun or one rank
+  const auto plan = ShardPlan::build(resolved.table, resolved.ties, mesh.size(), {.units = resolved.units()});
 
-  const auto model = make_model(config, ties);                     // on meta: shapes without bytes
-  const auto ledger = load_shards(*model, checkpoint, plan, mesh); // this rank's slices only, each storage once
+  const auto model = make_model(config, resolved.ties);                     // on meta: shapes without bytes
+  const auto ledger = load_shards(*model, resolved.checkpoint, plan, mesh); // this rank's slices, each storage once
   const auto state = fully_shard(*model, plan, mesh, {.gradient_divide_factor = 1.0});
   auto optimizer = OptimizerGuard(state).build<torch::optim::AdamW>(torch::optim::AdamWOptions(1e-3));
 
@@ -50,8 +45,8 @@ void walk(const std::string& model_dir, const std::string& tokens, const std::st
     optimizer.zero_grad();
     std::cout << mesh.where() << " step " << step << " loss " << loss << "\n";
   }
-  validate_shared_object(*model, ties);   // embedding and head are still one tensor
-  export_hf(*state, checkpoint, out_dir); // each storage once; read back before it appears
+  validate_shared_object(*model, resolved.ties);   // embedding and head are still one tensor
+  export_hf(*state, resolved.checkpoint, out_dir); // each storage once; read back before it appears
   // README: end
 }
 

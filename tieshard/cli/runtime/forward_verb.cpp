@@ -139,7 +139,8 @@ void require_new_file(const std::filesystem::path& path) {
 
 void forward_on(const ForwardFlags& flags, at::ScalarType dtype, const DeviceMesh& mesh, const Console& console) {
   at::set_num_threads(flags.ranks.threads);
-  ParallelizeOptions options{.explicit_ties = declared_ties(flags.ties), .param_dtype = dtype};
+  ParallelizeOptions options{.param_dtype = dtype};
+  options.resolve.ties.explicit_ties = declared_ties(flags.ties);
   options.load.threads = flags.ranks.threads;
   ParallelModel parallel = parallelize(flags.model, mesh, options);
   Inputs inputs;

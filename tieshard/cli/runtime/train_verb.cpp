@@ -80,7 +80,7 @@ TrainConfig checked(const TrainFlags& flags) {
       flags.compute_dtype.empty() ? config.param_dtype : dtype_flag("--compute-dtype", flags.compute_dtype);
   config.data_dtype = token_dtype_flag(flags.data_dtype);
   config.shard_dim = flags.shard_dim == "first" ? ShardDimPolicy::kFirst : ShardDimPolicy::kLast;
-  config.explicit_ties = declared_ties(flags.ties);
+  config.resolve.ties.explicit_ties = declared_ties(flags.ties);
   config.shuffle = !flags.no_shuffle;
   config.reshard_after_forward = !flags.no_reshard;
   config.threads = flags.ranks.threads;

@@ -1,6 +1,7 @@
 #include "tieshard/runtime/state/export_layout.h"
 
 #include <cstdio>
+#include <optional>
 #include <utility>
 
 #include <nlohmann/json.hpp>
@@ -40,6 +41,23 @@ std::string file_name(std::size_t index, std::size_t count) {
   return name;
 }
 
+/// The tie flag that config.json has to get, where what was trained differs from what it says. Ties that a family
+/// always has are none of the flag's.
+std::optional<bool> changed_tie_flag(const ShardPlan& plan, const Checkpoint& source) {
+  const Family* family = find_family(source.config());
+  if (family == nullptr) {
+    return std::nullopt;
+  }
+  bool has_head_tie = false;
+  for (const FamilyTie& tie : family->ties(source.config())) {
+    has_head_tie =
+        has_head_tie || (!tie.always && plan.ties().canonical(tie.alias) == plan.ties().canonical(tie.canonical));
+  }
+  const auto& flag = source.config().tie_word_embeddings();
+  const bool said = flag ? flag->value : family->tied_by_default();
+  return said == has_head_tie ? std::nullopt : std::optional<bool>(has_head_tie);
+}
+
 } // namespace
 
 std::vector<ExportFile> layout_export(const ShardPlan& plan, const Checkpoint& source, std::uint64_t max_shard_bytes) {
@@ -66,22 +84,18 @@ std::string export_index(const std::vector<ExportFile>& files) {
 
 std::string export_config(const ShardPlan& plan, const Checkpoint& source) {
   const std::string text = read_text_file(source.directory() / "config.json");
-  const Family* family = find_family(source.config());
-  if (family == nullptr) {
-    return text;
-  }
-  bool has_head_tie = false;
-  for (const FamilyTie& tie : family->ties(source.config())) {
-    has_head_tie = has_head_tie || plan.ties().canonical(tie.alias) == plan.ties().canonical(tie.canonical);
-  }
-  const auto& flag = source.config().tie_word_embeddings();
-  const bool said = flag ? flag->value : family->tied_by_default();
-  if (said == has_head_tie) {
+  const std::optional<bool> flag = changed_tie_flag(plan, source);
+  const bool quantised = source.config().has("quantization_config");
+  if (!flag && !quantised) {
     return text;
   }
   nlohmann::ordered_json changed = nlohmann::ordered_json::parse(text);
-  const bool nested = flag && flag->where.starts_with("text_config.");
-  (nested ? changed["text_config"] : changed)["tie_word_embeddings"] = has_head_tie;
+  changed.erase("quantization_config");
+  if (flag) {
+    const auto& said = source.config().tie_word_embeddings();
+    const bool nested = said && said->where.starts_with("text_config.");
+    (nested ? changed["text_config"] : changed)["tie_word_embeddings"] = *flag;
+  }
   return changed.dump(2) + "\n";
 }
 

@@ -30,7 +30,8 @@ std::vector<ExportFile> layout_export(const ShardPlan& plan, const Checkpoint& s
 std::string export_index(const std::vector<ExportFile>& files);
 
 /// config.json of the export: the source's bytes, with the tie flag set where what was trained differs from what it
-/// says (untied after a tie-conflict, or tied on a file's word).
+/// says (untied after a tie-conflict, or tied on a file's word), and without quantization_config: what is written is
+/// not quantised.
 std::string export_config(const ShardPlan& plan, const Checkpoint& source);
 
 } // namespace tieshard

@@ -3,7 +3,6 @@
 #include <optional>
 #include <utility>
 
-#include "tieshard/core/families/family.h"
 #include "tieshard/runtime/mesh/agree.h"
 #include "tieshard/runtime/models/make_model.h"
 #include "tieshard/runtime/tensors/module_parameters.h"
@@ -21,32 +20,28 @@ void append(std::vector<Diagnostic>& findings, const std::vector<Diagnostic>& mo
 ParallelModel parallelize(const std::filesystem::path& directory,
                           const DeviceMesh& mesh,
                           const ParallelizeOptions& options) {
-  std::optional<Checkpoint> checkpoint;
-  TieRegistry ties;
+  std::optional<ResolvedModel> resolved;
   ShardPlan plan;
   std::shared_ptr<CausalLm> model;
   agree(mesh, "plan", [&] {
-    checkpoint.emplace(Checkpoint::open(directory));
-    const HfConfig& config = checkpoint->config();
-    const Family& family = require_family(config);
-    ties = TieRegistry::of(*checkpoint, family.table(config), {.explicit_ties = options.explicit_ties});
-    model = make_model(config, ties, {.device = at::kMeta, .dtype = options.param_dtype});
+    resolved.emplace(resolve_model(directory, options.resolve));
+    model =
+        make_model(resolved->checkpoint.config(), resolved->ties, {.device = at::kMeta, .dtype = options.param_dtype});
     plan = ShardPlan::build(parameter_table(*model),
-                            ties,
+                            resolved->ties,
                             mesh.size(),
-                            {.policy = options.shard_dim, .dims = {}, .units = family.units(config)});
+                            {.policy = options.shard_dim, .dims = options.shard_dims, .units = resolved->units()});
   });
-  LoadLedger ledger = load_shards(*model, *checkpoint, plan, mesh, options.load);
+  LoadLedger ledger = load_shards(*model, resolved->checkpoint, plan, mesh, options.load);
   std::shared_ptr<FsdpState> state;
   agree(mesh, "fully_shard", [&] {
     state = fully_shard(*model, plan, mesh, options.fsdp);
-    validate_shared_object(*model, ties);
+    validate_shared_object(*model, resolved->ties);
   });
-  std::vector<Diagnostic> findings = checkpoint->findings();
-  append(findings, ties.findings());
+  std::vector<Diagnostic> findings = resolved->findings;
   append(findings, ledger.findings);
-  return {.checkpoint = std::move(*checkpoint),
-          .ties = std::move(ties),
+  return {.checkpoint = std::move(resolved->checkpoint),
+          .ties = std::move(resolved->ties),
           .plan = std::move(plan),
           .model = std::move(model),
           .state = std::move(state),

@@ -2,7 +2,7 @@
 //
 // The pipeline from a directory to a sharded model, in its one order.
 //
-// Flow:   checkpoint -> ties -> meta model -> plan -> load -> fully_shard, all of it here -> trainer, forward
+// Flow:   resolved model -> meta model -> plan -> load -> fully_shard, all of it here -> trainer, forward
 // Source: torchtitan's parallelize step: models are single-device code, techniques are applied from outside.
 
 #pragma once
@@ -15,6 +15,7 @@
 
 #include "tieshard/core/checkpoint/checkpoint.h"
 #include "tieshard/core/plan/shard_plan.h"
+#include "tieshard/core/ties/resolved_model.h"
 #include "tieshard/runtime/fsdp/fully_shard.h"
 #include "tieshard/runtime/load/shard_loader.h"
 #include "tieshard/runtime/mesh/device_mesh.h"
@@ -23,9 +24,10 @@
 namespace tieshard {
 
 struct ParallelizeOptions {
-  std::map<std::string, std::string> explicit_ties{}; ///< alias -> canonical, beside what config and files say
+  ResolveOptions resolve{};                           ///< ties and names that the caller wants
   at::ScalarType param_dtype = at::ScalarType::Float; ///< of the shards, the gradients and the optimizer's state
   ShardDimPolicy shard_dim = ShardDimPolicy::kLast;
+  std::map<std::string, int> shard_dims{}; ///< overrides, by name
   FullyShardOptions fsdp{};
   LoadOptions load{};
 };
@@ -38,11 +40,11 @@ struct ParallelModel {
   std::shared_ptr<CausalLm> model;
   std::shared_ptr<FsdpState> state;
   LoadLedger ledger;
-  std::vector<Diagnostic> findings; ///< of checkpoint, ties and load: warnings and notes
+  std::vector<Diagnostic> findings; ///< of checkpoint, names, ties and load: warnings and notes
 };
 
 /// Every rank of `mesh` must call it with the same arguments.
-/// @throws whatever Checkpoint::open, TieRegistry::of, make_model, ShardPlan::build, load_shards and fully_shard throw;
+/// @throws whatever resolve_model, make_model, ShardPlan::build, load_shards and fully_shard throw;
 /// on
 ///         ranks where nothing failed PeerError peer-failed
 ParallelModel parallelize(const std::filesystem::path& directory,

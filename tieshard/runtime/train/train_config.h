@@ -15,15 +15,16 @@
 #include <c10/core/ScalarType.h>
 
 #include "tieshard/core/plan/shard_plan.h"
+#include "tieshard/core/ties/resolved_model.h"
 #include "tieshard/runtime/train/token_data.h"
 
 namespace tieshard {
 
 struct TrainConfig {
-  std::filesystem::path model;                        ///< Hugging Face checkpoint directory
-  std::filesystem::path data;                         ///< token file
-  std::filesystem::path out;                          ///< gets metrics.jsonl, summary.json and export/
-  std::map<std::string, std::string> explicit_ties{}; ///< alias -> canonical, beside what config and files say
+  std::filesystem::path model; ///< Hugging Face checkpoint directory
+  std::filesystem::path data;  ///< token file
+  std::filesystem::path out;   ///< gets metrics.jsonl, summary.json and export/
+  ResolveOptions resolve{};    ///< ties and names beside what config and files say
   std::int64_t steps = 100;
   std::int64_t batch = 1;      ///< sequences of each rank in a step
   std::int64_t sequence = 512; ///< tokens
@@ -36,6 +37,7 @@ struct TrainConfig {
   at::ScalarType param_dtype = at::ScalarType::Float;    ///< of shards, gradients and moments
   at::ScalarType compute_dtype = at::ScalarType::Float;  ///< of the unsharded parameters and activations
   ShardDimPolicy shard_dim = ShardDimPolicy::kLast;
+  std::map<std::string, int> shard_dims{}; ///< overrides, by name
   bool reshard_after_forward = true;
   bool shuffle = true;
   std::uint64_t seed = 0;

@@ -52,8 +52,10 @@ void make_output(const TrainConfig& config) {
 ParallelizeOptions parallelize_options(const TrainConfig& config,
                                        const DeviceMesh& mesh,
                                        const TrainObserver& observer) {
-  ParallelizeOptions options{
-      .explicit_ties = config.explicit_ties, .param_dtype = config.param_dtype, .shard_dim = config.shard_dim};
+  ParallelizeOptions options{.resolve = config.resolve,
+                             .param_dtype = config.param_dtype,
+                             .shard_dim = config.shard_dim,
+                             .shard_dims = config.shard_dims};
   options.fsdp.reshard_after_forward = config.reshard_after_forward;
   options.fsdp.gradient_divide_factor = 1.0; // the loss is divided by the global number of targets
   if (config.compute_dtype != config.param_dtype) {
