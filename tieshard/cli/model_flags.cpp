@@ -96,13 +96,17 @@ void add_open_flags(CLI::App& verb, OpenFlags& flags) {
       ->type_name("SIZE");
 }
 
-void add_shard_flags(CLI::App& verb, ShardFlags& flags) {
+void add_shard_dim_flags(CLI::App& verb, ShardFlags& flags) {
   add_word(verb, "--shard-dim", flags.shard_dim, {"last", "first"}, "Dimension to shard on: last (default) or first");
   add_repeated(verb,
                "--dim",
                flags.dims,
                "NAME=D",
                "Shard this parameter on dimension D (may be repeated; refused for a tied weight's vocab dimension)");
+}
+
+void add_shard_flags(CLI::App& verb, ShardFlags& flags) {
+  add_shard_dim_flags(verb, flags);
   verb.add_option(
           "--param-dtype",
           flags.param_dtype,

@@ -61,6 +61,8 @@ struct LoadFlags {
 };
 
 void add_open_flags(CLI::App& verb, OpenFlags& flags);
+/// Those that say the dimensions, for verbs whose --param-dtype has another default.
+void add_shard_dim_flags(CLI::App& verb, ShardFlags& flags);
 void add_shard_flags(CLI::App& verb, ShardFlags& flags);
 void add_load_flags(CLI::App& verb, LoadFlags& flags);
 

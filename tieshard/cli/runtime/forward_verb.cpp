@@ -9,11 +9,12 @@
 
 #include <CLI/App.hpp>
 
-#include "tieshard/cli/flags.h"
+#include "tieshard/cli/model_flags.h"
 #include "tieshard/cli/runtime/ranks.h"
 #include "tieshard/core/base/units.h"
 #include "tieshard/core/checkpoint/safetensors_writer.h"
 #include "tieshard/runtime/mesh/agree.h"
+#include "tieshard/runtime/tensors/torch_dtype.h"
 #include "tieshard/runtime/train/parallelize.h"
 #include "tieshard/runtime/train/token_data.h"
 
@@ -37,7 +38,8 @@ struct ForwardFlags {
   std::string dtype = "float32";
   std::string data_dtype = "auto";
   std::int64_t count = 0;
-  std::vector<std::string> ties{};
+  OpenFlags open{};
+  LoadFlags load{};
 };
 
 struct Inputs {
@@ -140,8 +142,8 @@ void require_new_file(const std::filesystem::path& path) {
 void forward_on(const ForwardFlags& flags, at::ScalarType dtype, const DeviceMesh& mesh, const Console& console) {
   at::set_num_threads(flags.ranks.threads);
   ParallelizeOptions options{.param_dtype = dtype};
-  options.resolve.ties.explicit_ties = declared_ties(flags.ties);
-  options.load.threads = flags.ranks.threads;
+  options.resolve = flags.open.options();
+  options.load = load_options(flags.load, flags.ranks.threads);
   ParallelModel parallel = parallelize(flags.model, mesh, options);
   Inputs inputs;
   agree(mesh, "tokens", [&] { inputs = read_inputs(flags, parallel.checkpoint.config().integer("vocab_size")); });
@@ -177,13 +179,13 @@ void add_forward(CLI::App& app, Verb& chosen, const std::vector<std::string>& ar
   verb->add_option("--count", flags->count, "First tokens of a raw file to use; 0: all")->capture_default_str();
   add_token_dtype_flag(*verb, flags->data_dtype);
   verb->add_option("--dtype", flags->dtype, "Of parameters and computation")->capture_default_str();
-  add_repeated(
-      *verb, "--tie", flags->ties, "ALIAS=CANONICAL", "Two names that are one weight, beside what the files say");
+  add_open_flags(*verb, flags->open);
+  add_load_flags(*verb, flags->load);
   add_rank_flags(*verb, flags->ranks);
   verb->footer(kForwardExamples);
   verb->callback([flags, &chosen, arguments] {
     chosen = [flags, arguments](const Console& console) {
-      const at::ScalarType dtype = dtype_flag("--dtype", flags->dtype);
+      const at::ScalarType dtype = to_torch(dtype_flag("--dtype", flags->dtype));
       require_between("--count", flags->count, 0, 1'000'000'000);
       require_new_file(flags->out);
       return run_ranks(

@@ -7,7 +7,6 @@
 
 #include "tieshard/runtime/mesh/local_launcher.h"
 #include "tieshard/runtime/mesh/rank_environment.h"
-#include "tieshard/runtime/tensors/torch_dtype.h"
 
 namespace tieshard::cli {
 namespace {
@@ -89,16 +88,14 @@ int run_ranks(const RankFlags& flags,
   return be_rank(mesh, console, work);
 }
 
-at::ScalarType dtype_flag(const std::string& flag, const std::string& text) {
-  const auto dtype = dtype_from_torch_name(text);
-  if (!dtype || !is_wide_float(*dtype)) {
-    throw InputError({.code = Code::kBadFlag,
-                      .what = "a command line flag has a value that cannot be used",
-                      .where = flag,
-                      .why = concat("expected float32, bfloat16, float16 or float64, got ", text),
-                      .fix = concat("write ", flag, " float32")});
-  }
-  return to_torch(*dtype);
+LoadOptions load_options(const LoadFlags& flags, int threads) {
+  const LocalShardOptions options = flags.options();
+  return {.threads = threads,
+          .read_buffer = options.read_buffer,
+          .map = options.map,
+          .check_values = options.check_values,
+          .host_ram = options.host_ram,
+          .sources = flags.sources()};
 }
 
 TokenDtype token_dtype_flag(const std::string& text) {

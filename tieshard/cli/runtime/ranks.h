@@ -11,9 +11,9 @@
 #include <string>
 #include <vector>
 
-#include <c10/core/ScalarType.h>
-
+#include "tieshard/cli/model_flags.h"
 #include "tieshard/cli/report.h"
+#include "tieshard/runtime/load/shard_loader.h"
 #include "tieshard/runtime/mesh/device_mesh.h"
 #include "tieshard/runtime/train/token_data.h"
 
@@ -43,8 +43,8 @@ int run_ranks(const RankFlags& flags,
               const Console& console,
               const std::function<void(const DeviceMesh&)>& work);
 
-/// "float32", "bfloat16", ... @throws InputError bad-flag naming `flag`
-at::ScalarType dtype_flag(const std::string& flag, const std::string& text);
+/// The flags of a load as the runtime takes them.
+LoadOptions load_options(const LoadFlags& flags, int threads);
 
 /// "uint16", "uint32" or "auto".
 TokenDtype token_dtype_flag(const std::string& text);

@@ -8,11 +8,13 @@
 #include <CLI/App.hpp>
 
 #include "tieshard/cli/flags.h"
+#include "tieshard/cli/model_flags.h"
 #include "tieshard/cli/progress.h"
 #include "tieshard/cli/runtime/ranks.h"
 #include "tieshard/core/base/process_memory.h"
 #include "tieshard/core/base/units.h"
 #include "tieshard/core/plan/read_plan.h"
+#include "tieshard/runtime/tensors/torch_dtype.h"
 #include "tieshard/runtime/train/trainer.h"
 
 namespace tieshard::cli {
@@ -33,8 +35,9 @@ struct TrainFlags {
   std::string param_dtype = "float32";
   std::string compute_dtype{};
   std::string data_dtype = "auto";
-  std::string shard_dim = "last";
-  std::vector<std::string> ties{};
+  OpenFlags open{};
+  ShardFlags shard{};
+  LoadFlags load{};
   bool no_shuffle = false;
   bool no_reshard = false;
 };
@@ -75,12 +78,14 @@ TrainConfig checked(const TrainFlags& flags) {
        {std::pair{"--param-dtype", flags.param_dtype}, {"--compute-dtype", flags.compute_dtype}}) {
     refuse_float16(flag, text);
   }
-  config.param_dtype = dtype_flag("--param-dtype", flags.param_dtype);
+  config.param_dtype = to_torch(dtype_flag("--param-dtype", flags.param_dtype));
   config.compute_dtype =
-      flags.compute_dtype.empty() ? config.param_dtype : dtype_flag("--compute-dtype", flags.compute_dtype);
+      flags.compute_dtype.empty() ? config.param_dtype : to_torch(dtype_flag("--compute-dtype", flags.compute_dtype));
   config.data_dtype = token_dtype_flag(flags.data_dtype);
-  config.shard_dim = flags.shard_dim == "first" ? ShardDimPolicy::kFirst : ShardDimPolicy::kLast;
-  config.resolve.ties.explicit_ties = declared_ties(flags.ties);
+  config.resolve = flags.open.options();
+  config.shard_dim = flags.shard.policy();
+  config.shard_dims = declared_dims(flags.shard.dims);
+  config.load = load_options(flags.load, flags.ranks.threads);
   config.shuffle = !flags.no_shuffle;
   config.reshard_after_forward = !flags.no_reshard;
   config.threads = flags.ranks.threads;
@@ -119,11 +124,15 @@ class RunReport {
                              mesh_.size() == 1 ? " rank" : " ranks",
                              " in ",
                              format_seconds(seconds),
-                             " | ledger: all from files, ",
+                             " | ledger: ",
+                             ledger.initialised() == 0 ? "all" : "the others",
+                             " from files, ",
                              ledger.materialized(),
                              " materialized once, ",
                              parallel.ties.groups().size(),
-                             " tied, 0 random"));
+                             " tied, ",
+                             ledger.initialised(),
+                             " initialised as asked"));
     print_findings(console_.err, parallel.findings);
   }
 
@@ -208,11 +217,9 @@ void add_train(CLI::App& app, Verb& chosen, const std::vector<std::string>& argu
   verb->add_option("--param-dtype", flags->param_dtype, "Of shards, gradients and moments")->capture_default_str();
   verb->add_option(
       "--compute-dtype", flags->compute_dtype, "Of the unsharded parameters and activations [param-dtype]");
-  verb->add_option("--shard-dim", flags->shard_dim, "Dimension that untied weights are sharded on")
-      ->check(CLI::IsMember({"last", "first"}))
-      ->capture_default_str();
-  add_repeated(
-      *verb, "--tie", flags->ties, "ALIAS=CANONICAL", "Two names that are one weight, beside what the files say");
+  add_shard_dim_flags(*verb, flags->shard);
+  add_open_flags(*verb, flags->open);
+  add_load_flags(*verb, flags->load);
   verb->add_option("--seed", config.seed, "Of the sample order")->check(CLI::NonNegativeNumber)->capture_default_str();
   verb->add_flag("--no-shuffle", flags->no_shuffle, "Step s takes consecutive samples, rank-major");
   verb->add_flag("--no-reshard-after-forward", flags->no_reshard, "Keep layers whole between forward and backward");

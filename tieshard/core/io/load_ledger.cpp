@@ -21,6 +21,10 @@ std::int64_t LoadLedger::already_materialized() const {
   return static_cast<std::int64_t>(entries.size()) - materialized();
 }
 
+std::int64_t LoadLedger::initialised() const {
+  return std::ranges::count_if(entries, [](const LedgerEntry& entry) { return !entry.initialised.empty(); });
+}
+
 std::int64_t LoadLedger::elements() const {
   std::int64_t sum = 0;
   for (const LedgerEntry& entry : entries) {

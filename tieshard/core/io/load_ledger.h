@@ -53,6 +53,9 @@ struct LoadLedger {
   /// Parameters that had it before and were left as they were.
   std::int64_t already_materialized() const;
 
+  /// Parameters that no file holds and that got a value because the caller asked for it.
+  std::int64_t initialised() const;
+
   /// Elements of this rank.
   std::int64_t elements() const;
 };

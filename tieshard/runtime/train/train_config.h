@@ -16,6 +16,7 @@
 
 #include "tieshard/core/plan/shard_plan.h"
 #include "tieshard/core/ties/resolved_model.h"
+#include "tieshard/runtime/load/shard_loader.h"
 #include "tieshard/runtime/train/token_data.h"
 
 namespace tieshard {
@@ -41,7 +42,8 @@ struct TrainConfig {
   bool reshard_after_forward = true;
   bool shuffle = true;
   std::uint64_t seed = 0;
-  int threads = 1; ///< of this rank: compute and reading
+  LoadOptions load{}; ///< threads and progress are set by the run
+  int threads = 1;    ///< of this rank: compute and reading
   TokenDtype data_dtype = TokenDtype::kAuto;
 };
 

@@ -55,7 +55,8 @@ ParallelizeOptions parallelize_options(const TrainConfig& config,
   ParallelizeOptions options{.resolve = config.resolve,
                              .param_dtype = config.param_dtype,
                              .shard_dim = config.shard_dim,
-                             .shard_dims = config.shard_dims};
+                             .shard_dims = config.shard_dims,
+                             .load = config.load};
   options.fsdp.reshard_after_forward = config.reshard_after_forward;
   options.fsdp.gradient_divide_factor = 1.0; // the loss is divided by the global number of targets
   if (config.compute_dtype != config.param_dtype) {
