@@ -9,6 +9,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from importlib.metadata import version
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -42,27 +43,32 @@ def train_flags(job):
 
 
 def run_peer(model, ranks, loader="slices", **job):
-    """What FSDP2 measured: load_s, step_s and losses of each step, MiB before_load, after_load and peak of each rank.
+    """What FSDP2 measured: load_s, load_and_touch_s, ready_s (from the start of torchrun on), step_s and losses of each
+    step, MiB before_load, after_load and peak of each rank.
 
     @param job  the flags of fsdp2_peer.py, with _ for -
     """
     job = {flag.replace("_", "-"): value for flag, value in job.items()}
+    start = time.time()
     output = run([sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", ranks, PEER,
                   model, "--load", loader, *train_flags(job)])
-    return json.loads(output.splitlines()[-1])
+    result = json.loads(output.splitlines()[-1])
+    return {**result, "ready_s": result["ready_at"] - start}
 
 
-def run_tieshard(model, ranks, steps, batch, seq, **job):
-    """What tieshard measured, in the form of run_peer, on the same tokens.
+def run_tieshard(model, ranks, steps, batch, seq, switches=(), **job):
+    """What tieshard measured, in the form of run_peer, on the same tokens. Its load ends when every page is there.
 
-    @param job  further flags of `tieshard train`, with _ for -
+    @param switches  flags of `tieshard train` without a value
+    @param job       further flags of `tieshard train`, with _ for -
     """
     vocab = json.loads((pathlib.Path(model) / "config.json").read_text())["vocab_size"]
     with tempfile.TemporaryDirectory(prefix="tieshard-bench-") as folder:
         data, out = pathlib.Path(folder) / "tokens.bin", pathlib.Path(folder) / "run"
         write_token_file(data, max(steps, 1), ranks, batch * seq, vocab)
         job = {flag.replace("_", "-"): value for flag, value in job.items()}
-        run([bin_dir() / "tieshard", "train", "--model", model, "--data", data, "--out", out, "--ranks", ranks,
+        start = time.time()
+        run([bin_dir() / "tieshard", "train", *switches, "--model", model, "--data", data, "--out", out, "--ranks", ranks,
              "--no-shuffle", "--data-dtype", "uint16" if vocab <= 1 << 16 else "uint32",
              *train_flags({"steps": steps, "batch": batch, "seq": seq, **job})])
         summary = json.loads((out / "summary.json").read_text())
@@ -70,7 +76,8 @@ def run_tieshard(model, ranks, steps, batch, seq, **job):
     ranks_in_order = sorted(summary["ranks"], key=lambda entry: entry["rank"])
     rss = [{"before_load": entry["rss_before_load_mib"], "after_load": entry["rss_after_load_mib"],
             "peak": entry["rss_peak_mib"]} for entry in ranks_in_order]
-    return {"load_s": summary["load_s"], "rss_mib": rss, "step_s": summary["step_s"], "losses": summary["losses"]}
+    return {"load_s": summary["load_s"], "load_and_touch_s": summary["load_s"],
+            "ready_s": summary["ready_at"] - start, "rss_mib": rss, "step_s": summary["step_s"], "losses": summary["losses"]}
 
 
 def machine():

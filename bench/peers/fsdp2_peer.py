@@ -2,9 +2,9 @@
 
     torchrun --nproc_per_node 2 bench/peers/fsdp2_peer.py MODEL --load native|dcp|slices|accelerate --steps 3
 
-Rank 0 prints one JSON line: load_s (seconds until every local page has been touched, too), rss_mib of each rank (VmHWM
-before the load, after it, at the end), step_s and losses of each step (the mean of the ranks' losses; every rank has
-the same number of targets). The tokens are those of arithmetic_tokens.py.
+Rank 0 prints one JSON line: load_s, load_and_touch_s (until every local page has been touched, too), ready_at (Unix time
+of that), rss_mib of each rank (VmHWM before the load, after it, at the end), step_s and losses of each step (the mean of
+the ranks' losses; every rank has the same number of targets). The tokens are those of arithmetic_tokens.py.
 
     native      transformers' own FSDP2 loading: from_pretrained(distributed_config=...)
     dcp         torch.distributed.checkpoint with HuggingFaceStorageReader
@@ -162,15 +162,19 @@ def main():
     dist.barrier()
     start = time.perf_counter()
     model = load(arguments, dtype)
-    touch(model)
     dist.barrier()
     load_s = time.perf_counter() - start
+    touch(model)
+    dist.barrier()
+    load_and_touch_s = time.perf_counter() - start
+    ready_at = time.time()
     after = peak_rss_mib()
     seconds, losses = train(model, arguments)
     rss = [None] * dist.get_world_size()
     dist.all_gather_object(rss, {"before_load": before, "after_load": after, "peak": peak_rss_mib()})
     if dist.get_rank() == 0:
-        print(json.dumps({"load_s": load_s, "rss_mib": rss, "step_s": seconds, "losses": losses}))
+        print(json.dumps({"load_s": load_s, "load_and_touch_s": load_and_touch_s, "ready_at": ready_at, "rss_mib": rss,
+                          "step_s": seconds, "losses": losses}))
     dist.destroy_process_group()
 
 

@@ -120,11 +120,11 @@ TEST(Issue3838, MaterializingByTheOtherNameIsTheSameTensorAndNotASecondTime) {
     const ParameterTable table = require_family(config).table(config);
     const auto model = make_model(config, TieRegistry::from_map({{kHead, kEmbed}}, table));
     const auto tensors = tensors_of(*model);
-    EXPECT_TRUE(materialize(tensors.at(kEmbed), {7, 2}, at::kFloat));
+    EXPECT_TRUE(materialize(tensors.at(kEmbed), at::empty({7, 2}, at::kFloat)));
     EXPECT_FALSE(tensors.at(kHead).is_meta()); // the other name sees it: it is the same object
     const void* bytes = tensors.at(kHead).const_data_ptr();
-    EXPECT_FALSE(materialize(tensors.at(kHead), {7, 2}, at::kFloat));
-    EXPECT_FALSE(materialize(tensors.at(kEmbed), {7, 2}, at::kFloat));
+    EXPECT_FALSE(materialize(tensors.at(kHead), at::empty({7, 2}, at::kFloat)));
+    EXPECT_FALSE(materialize(tensors.at(kEmbed), at::empty({7, 2}, at::kFloat)));
     EXPECT_EQ(tensors.at(kEmbed).const_data_ptr(), bytes);
     EXPECT_TRUE(tensors.at(kEmbed).requires_grad());
     EXPECT_TRUE(tensors.at(kEmbed).is_leaf());

@@ -1,5 +1,6 @@
 #include "tieshard/core/base/file.h"
 
+#include <chrono>
 #include <thread>
 
 #include <fcntl.h>
@@ -151,6 +152,35 @@ TEST(File, DestructionClosesTheDescriptor) {
     const File b = std::move(a);
   }
   EXPECT_EQ(lowest_free(), before);
+}
+
+TEST(File, IsUnchangedWhileNobodyTouchesIt) {
+  const TempDir dir;
+  const File file = File::open_for_reading(dir.write("f", "12345"));
+  EXPECT_EQ(file.identity().size, 5U);
+  EXPECT_GT(file.identity().inode, 0U);
+  EXPECT_NO_THROW(file.require_unchanged());
+  EXPECT_NO_THROW(file.read_ahead(0, 5)); // and a hint beyond the end is only a hint
+  EXPECT_NO_THROW(file.read_ahead(1ULL << 63, 1ULL << 63));
+}
+
+TEST(File, SaysWhatChangedSinceItWasOpened) {
+  const TempDir dir;
+  const auto refuse = [](const File& file, const std::vector<std::string>& parts) {
+    expect_refusal<PeerError>(Code::kFileChanged, parts, [&] { file.require_unchanged(); });
+  };
+  const File longer = File::open_for_reading(dir.write("longer", "12345"));
+  dir.write("longer", "1234567");
+  refuse(longer, {"longer", "expected 5 bytes", "got 7 bytes"});
+  const File later = File::open_for_reading(dir.write("later", "12345"));
+  fs::last_write_time(dir / "later", fs::last_write_time(dir / "later") + std::chrono::nanoseconds(1));
+  refuse(later, {"later", "modified at"});
+  const File gone = File::open_for_reading(dir.write("gone", "12345"));
+  fs::remove(dir / "gone");
+  refuse(gone, {"gone", "no file of that name"});
+  const File replaced = File::open_for_reading(dir.write("replaced", "12345"));
+  fs::rename(dir.write("new", "12345"), dir / "replaced");
+  refuse(replaced, {"replaced", "another file under that name"});
 }
 
 TEST(TextFile, IsRefusedAboveItsLimit) {

@@ -173,7 +173,8 @@ TEST(ReadSlices, GivesTheSameForEveryBufferThreadCountAndPath) {
     }
     std::vector<std::byte> expected_double(expected.size() * 2);
     convert(expected.data(), DType::kF32, expected_double.data(), DType::kF64, expected.size() / 4);
-    for (std::uint64_t buffer : {std::uint64_t{0}, std::uint64_t{5000}, std::uint64_t{4 << 20}}) {
+    for (std::uint64_t buffer :
+         {std::uint64_t{0}, std::uint64_t{5000}, std::uint64_t{300'000}, std::uint64_t{16 << 20}}) {
       for (int threads : {1, 3}) {
         const ReaderOptions options{.threads = threads, .buffer_bytes = buffer};
         EXPECT_TRUE(read_one(checkpoint, read, DType::kF32, options) == expected)
@@ -214,7 +215,8 @@ TEST(ReadSlices, ReturnsTheBytesAskedAndReportsAllBytesOfTheSlices) {
       read_slices(checkpoint,
                   std::span(&read, 1),
                   std::span(&target, 1),
-                  {.threads = 2, .on_progress = [&progress](std::uint64_t done) { progress.push_back(done); }});
+                  {.threads = 2, .on_progress = [&progress](std::uint64_t done) { progress.push_back(done); }})
+          .bytes_asked;
   EXPECT_GT(asked, read.range.bytes());     // the gaps are read too, ...
   EXPECT_LE(asked, 2 * read.range.bytes()); // ... the rest is not
   ASSERT_GT(progress.size(), 1U);
@@ -230,7 +232,7 @@ TEST(ReadSlices, AsksForNoByteTooManyWhereRowsAreFarApartOrTouch) {
     const SliceRead read = slice_of(checkpoint.tensors()[0], dim, {10, 20});
     std::vector<std::byte> memory(read.range.bytes());
     const ReadTarget target{.data = memory.data(), .dtype = DType::kF32};
-    EXPECT_EQ(read_slices(checkpoint, std::span(&read, 1), std::span(&target, 1)), read.range.bytes());
+    EXPECT_EQ(read_slices(checkpoint, std::span(&read, 1), std::span(&target, 1)).bytes_asked, read.range.bytes());
   }
 }
 
@@ -278,6 +280,59 @@ TEST(ReadSlices, ReadsASmallSliceFarInsideAFiveGigabyteTensor) {
   EXPECT_EQ(std::vector<std::byte>(memory.end() - 8, memory.end()), bytes_of<float>({1.5F, 2.5F}));
 }
 
+// --- Values.
+
+/// A BF16 tensor of ones with `bad` at one flat index.
+FixtureTensor with_value(const std::string& name, const Shape& shape, std::size_t at, std::uint16_t bad) {
+  std::vector<std::uint16_t> values(static_cast<std::size_t>(numel(shape)), 0x3F80);
+  values[at] = bad;
+  return {.name = name, .dtype = DType::kBF16, .shape = shape, .bytes = bytes_of(values)};
+}
+
+TEST(ReadSlices, FindsTheFirstNaNOrInfinityOfEachSliceByItsPlaceInTheWholeTensor) {
+  CheckpointFixture fixture;
+  fixture.write({with_value("infinite", {500, 400}, 123'456, 0xFF80), // [308, 256]
+                 with_value("nan", {4, 6}, 16, 0x7FC1),               // [2, 4]
+                 with_value("plain", {4, 6}, 3, 0x7F7F)});            // the largest finite one
+  const Checkpoint checkpoint = fixture.open();
+  for (DType dtype : {DType::kBF16, DType::kF32}) {
+    std::vector<SliceRead> reads;
+    std::vector<std::vector<std::byte>> memory;
+    std::vector<ReadTarget> targets;
+    for (const StoredTensor& tensor : checkpoint.tensors()) {
+      SliceRead read = slice_of(tensor, 1, {tensor.shape[1] / 2, tensor.shape[1] / 2});
+      read.dim = 1;
+      read.chunk = {tensor.shape[1] / 2, tensor.shape[1] / 2};
+      reads.push_back(read);
+      memory.emplace_back(bytes_in(read, dtype));
+      targets.push_back({.data = memory.back().data(), .dtype = dtype});
+    }
+    const ReaderOptions options{.threads = 2, .check_values = true};
+    const std::vector<NotFinite> found = read_slices(checkpoint, reads, targets, options).not_finite;
+    ASSERT_EQ(found.size(), 2U);
+    EXPECT_EQ(found[0].fqn, "infinite");
+    EXPECT_EQ(found[0].index, (Shape{308, 256}));
+    EXPECT_FALSE(found[0].nan);
+    EXPECT_EQ(found[1].fqn, "nan");
+    EXPECT_EQ(found[1].index, (Shape{2, 4}));
+    EXPECT_TRUE(found[1].nan);
+    EXPECT_TRUE(read_slices(checkpoint, reads, targets).not_finite.empty()); // not asked for
+  }
+}
+
+TEST(ReadSlices, FindsWhatBecomesInfiniteInANarrowerDtype) {
+  CheckpointFixture fixture;
+  fixture.write({counting("t", {3}, 65'519.0F)}); // 65520 rounds to infinity in F16
+  const Checkpoint checkpoint = fixture.open();
+  const SliceRead read = slice_of(checkpoint.tensors()[0], -1, {0, 1});
+  std::vector<std::byte> memory(6);
+  const ReadTarget target{.data = memory.data(), .dtype = DType::kF16};
+  const auto found =
+      read_slices(checkpoint, std::span(&read, 1), std::span(&target, 1), {.check_values = true}).not_finite;
+  ASSERT_EQ(found.size(), 1U);
+  EXPECT_EQ(found[0].index, Shape{1});
+}
+
 // --- Failures.
 
 TEST(ReadSlices, StopsWithTheFilesErrorWhenItHasBecomeShorter) {
@@ -285,10 +340,9 @@ TEST(ReadSlices, StopsWithTheFilesErrorWhenItHasBecomeShorter) {
   fixture.write({counting("t", {4 << 20})});
   const Checkpoint checkpoint = fixture.open();
   std::filesystem::resize_file(fixture.path() / "model.safetensors", 5 << 20);
+  const SliceRead read = slice_of(checkpoint.tensors()[0], -1, {0, 1});
   for (int threads : {1, 2, 4}) {
-    const auto failed = raised<PeerError>([&] {
-      read_one(checkpoint, slice_of(checkpoint.tensors()[0], -1, {0, 1}), DType::kBF16, {.threads = threads});
-    });
+    const auto failed = raised<PeerError>([&] { read_one(checkpoint, read, DType::kBF16, {.threads = threads}); });
     ASSERT_TRUE(failed.has_value()) << threads;
     EXPECT_EQ(failed->code, Code::kIoFailed);
     EXPECT_THAT(failed->where, HasSubstr("model.safetensors"));
@@ -348,7 +402,7 @@ TEST(ReadSlices, RefusesFewerTargetsThanReads) {
   const Checkpoint checkpoint = fixture.open();
   const SliceRead read = slice_of(checkpoint.tensors()[0], 0, {0, 4});
   EXPECT_THROW(read_slices(checkpoint, std::span(&read, 1), {}), UsageError);
-  EXPECT_EQ(read_slices(checkpoint, {}, {}), 0U);
+  EXPECT_EQ(read_slices(checkpoint, {}, {}).bytes_asked, 0U);
 }
 
 } // namespace

@@ -47,7 +47,7 @@ TEST(FailedLoad, LeavesEveryParameterOnMetaWithItsWholeShape) {
     const auto before = parameters_of(*planned.model);
     cut(directory); // after it was opened and checked
     expect_refusal([&] { load_shards(*planned.model, planned.checkpoint, planned.plan, mesh); },
-                   Code::kIoFailed,
+                   Code::kFileChanged,
                    {"model.safetensors"});
     for (const auto& [fqn, tensor] : parameters_of(*planned.model)) {
       EXPECT_TRUE(tensor.is_same(before.at(fqn))) << fqn;
@@ -69,7 +69,7 @@ TEST(FailedLoad, OnOneRankReachesTheOthersByName) {
     }
     const auto load = [&] { load_shards(*planned.model, planned.checkpoint, planned.plan, mesh); };
     if (mesh.rank() == 1) {
-      expect_refusal(load, Code::kIoFailed, {"model.safetensors"});
+      expect_refusal(load, Code::kFileChanged, {"model.safetensors"});
     } else {
       expect_refusal(load, Code::kPeerFailed, {mesh.where(), "stage load", "rank 1 says"});
     }

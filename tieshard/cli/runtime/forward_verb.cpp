@@ -13,6 +13,7 @@
 #include "tieshard/cli/runtime/ranks.h"
 #include "tieshard/core/base/units.h"
 #include "tieshard/core/checkpoint/safetensors_writer.h"
+#include "tieshard/core/io/mapped_guard.h"
 #include "tieshard/runtime/mesh/agree.h"
 #include "tieshard/runtime/tensors/torch_dtype.h"
 #include "tieshard/runtime/train/parallelize.h"
@@ -155,6 +156,7 @@ void forward_on(const ForwardFlags& flags, at::ScalarType dtype, const DeviceMes
     const std::int64_t targets = std::max<std::int64_t>(1, count_targets(inputs.labels));
     loss = causal_lm_loss_sum(logits, inputs.labels) / static_cast<double>(targets);
   }
+  agree(mesh, "weights", require_mappings_intact); // else the logits of a cut file would be written
   agree(mesh, "write", [&] {
     if (mesh.rank() == 0) {
       print_findings(console.err, parallel.findings);

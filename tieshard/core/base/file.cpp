@@ -52,6 +52,50 @@ struct stat status_of(int descriptor, const std::filesystem::path& path) {
   return status;
 }
 
+FileIdentity identity_of(const struct stat& status) {
+  constexpr std::int64_t kNanoseconds = 1'000'000'000;
+  return {.size = static_cast<std::uint64_t>(status.st_size),
+          .modified_ns = status.st_mtim.tv_sec * kNanoseconds + status.st_mtim.tv_nsec,
+          .inode = static_cast<std::uint64_t>(status.st_ino),
+          .device = static_cast<std::uint64_t>(status.st_dev)};
+}
+
+std::string to_text(const FileIdentity& identity) {
+  return concat(identity.size,
+                " bytes, modified at ",
+                identity.modified_ns,
+                " ns, inode ",
+                identity.inode,
+                " of device ",
+                identity.device);
+}
+
+[[noreturn]] void throw_changed(const std::filesystem::path& path, const FileIdentity& opened, const std::string& got) {
+  throw PeerError({.code = Code::kFileChanged,
+                   .what = "a weights file changed while it was in use",
+                   .where = path.string(),
+                   .why = concat("expected ", to_text(opened), " as when it was opened, got ", got),
+                   .fix = "load again, and keep files as they are while they are in use: write new ones beside them "
+                          "and rename"});
+}
+
+/// True when all these bytes are in memory; false also where the kernel (before 6.5) cannot say. A hundred times
+/// cheaper than advice that is not needed.
+bool in_page_cache(int descriptor, std::uint64_t offset, std::uint64_t bytes) {
+  constexpr long kCachestat = 451; // the same number on all architectures; the headers may be older than the kernel
+  struct {
+    std::uint64_t offset, bytes;
+  } const range{offset, bytes};
+  struct {
+    std::uint64_t cached, dirty, writeback, evicted, recently_evicted;
+  } pages{};
+  if (bytes == 0 || ::syscall(kCachestat, descriptor, &range, &pages, 0) != 0) {
+    return bytes == 0;
+  }
+  const auto page = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
+  return pages.cached >= (offset + bytes - 1) / page - offset / page + 1;
+}
+
 /// Takes disk for the file now. Where a file system cannot, the size alone is set and a full disk shows when writing.
 void reserve(int descriptor, const std::filesystem::path& path, std::uint64_t bytes) {
   if (bytes == 0) {
@@ -92,6 +136,7 @@ File File::open_for_reading(const std::filesystem::path& path) {
   if (!S_ISREG(status.st_mode)) {
     throw_unreadable(path, kRegularFile, S_ISDIR(status.st_mode) ? "a directory" : "a device, pipe or socket");
   }
+  file.identity_ = identity_of(status);
   return file;
 }
 
@@ -116,11 +161,13 @@ File File::open_for_writing(const std::filesystem::path& path) {
   return File(descriptor, path);
 }
 
-File::File(File&& other) noexcept : descriptor_(std::exchange(other.descriptor_, -1)), path_(std::move(other.path_)) {}
+File::File(File&& other) noexcept
+    : descriptor_(std::exchange(other.descriptor_, -1)), path_(std::move(other.path_)), identity_(other.identity_) {}
 
 File& File::operator=(File&& other) noexcept {
   std::swap(descriptor_, other.descriptor_);
   std::swap(path_, other.path_);
+  std::swap(identity_, other.identity_);
   return *this;
 }
 
@@ -151,6 +198,13 @@ void File::read_at(std::uint64_t offset, std::span<std::byte> out) const {
     out = out.subspan(static_cast<std::size_t>(count));
     offset += static_cast<std::uint64_t>(count);
   }
+}
+
+void File::read_ahead(std::uint64_t offset, std::uint64_t bytes) const noexcept {
+  if (!std::in_range<off_t>(offset) || !std::in_range<off_t>(bytes) || in_page_cache(descriptor_, offset, bytes)) {
+    return;
+  }
+  ::posix_fadvise(descriptor_, static_cast<off_t>(offset), static_cast<off_t>(bytes), POSIX_FADV_WILLNEED);
 }
 
 void File::write_at(std::uint64_t offset, std::span<const std::byte> data) const {
@@ -194,6 +248,19 @@ std::optional<FileExtent> File::next_stored(std::uint64_t offset) const {
 
 std::uint64_t File::size() const {
   return static_cast<std::uint64_t>(status_of(descriptor_, path_).st_size);
+}
+
+void File::require_unchanged() const {
+  if (const FileIdentity now = identity_of(status_of(descriptor_, path_)); now != identity_) {
+    throw_changed(path_, identity_, to_text(now));
+  }
+  struct stat named{};
+  if (::stat(path_.c_str(), &named) != 0) {
+    throw_changed(path_, identity_, concat("no file of that name: ", std::strerror(errno)));
+  }
+  if (const FileIdentity now = identity_of(named); now != identity_) {
+    throw_changed(path_, identity_, concat("another file under that name: ", to_text(now)));
+  }
 }
 
 std::string read_text_file(const std::filesystem::path& path, std::uint64_t max_bytes) {

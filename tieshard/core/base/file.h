@@ -1,6 +1,7 @@
 // tieshard/core/base/file.h
 //
-// Files by descriptor: positioned reads and writes that either do all of it or throw.
+// Files by descriptor: positioned reads and writes that either do all of it or throw, and whether a file is still what
+// it was.
 //
 // Flow: checkpoint, io, runtime/state -> [this] -> the kernel
 
@@ -22,6 +23,16 @@ struct FileExtent {
   std::uint64_t end = 0;
 
   friend bool operator==(const FileExtent&, const FileExtent&) = default;
+};
+
+/// What tells a file from another one of its name, and from itself after a change.
+struct FileIdentity {
+  std::uint64_t size = 0;
+  std::int64_t modified_ns = 0; ///< since the epoch
+  std::uint64_t inode = 0;
+  std::uint64_t device = 0;
+
+  friend bool operator==(const FileIdentity&, const FileIdentity&) = default;
 };
 
 /// An open file. Movable; closes on destruction. Reads and writes at explicit offsets may come from several threads.
@@ -46,6 +57,9 @@ class File {
   /// Fills `out` from byte `offset` on. @throws PeerError io-failed, also when the file ends too early
   void read_at(std::uint64_t offset, std::span<std::byte> out) const;
 
+  /// Tells the kernel that these bytes will be read soon, where they are not in memory yet. A hint: it cannot fail.
+  void read_ahead(std::uint64_t offset, std::uint64_t bytes) const noexcept;
+
   /// Writes all of `data` at byte `offset`. @throws PeerError disk-full, io-failed
   void write_at(std::uint64_t offset, std::span<const std::byte> data) const;
 
@@ -59,8 +73,22 @@ class File {
   /// file and reads as zeros. Nothing when only a hole follows. Where a file system knows no holes, all is stored.
   std::optional<FileExtent> next_stored(std::uint64_t offset) const;
 
+  /// As it was when it was opened for reading; all zero for a file that was opened to be written.
+  const FileIdentity& identity() const noexcept {
+    return identity_;
+  }
+
+  /// Compares the open file, and what its path names now, with identity().
+  /// @throws PeerError file-changed (written, cut, replaced or removed since), io-failed
+  void require_unchanged() const;
+
   const std::filesystem::path& path() const noexcept {
     return path_;
+  }
+
+  /// For mappings and advice; -1 after a move.
+  int descriptor() const noexcept {
+    return descriptor_;
   }
 
  private:
@@ -68,6 +96,7 @@ class File {
 
   int descriptor_ = -1;
   std::filesystem::path path_;
+  FileIdentity identity_;
 };
 
 /// The whole of a small text file. @throws InputError file-not-found, file-unreadable, file-too-large

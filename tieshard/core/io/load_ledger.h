@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "tieshard/core/base/error.h"
+#include "tieshard/core/io/not_finite.h"
 #include "tieshard/core/plan/weight_source.h"
 
 namespace tieshard {
@@ -38,6 +39,7 @@ struct LoadLedger {
   std::vector<LedgerEntry> entries; ///< in registration order; each canonical parameter once
   std::vector<std::string> unused;  ///< stored tensors that no parameter uses
   std::vector<Diagnostic> findings;
+  std::vector<NotFinite> not_finite; ///< of this rank's parts, in the order of the files; the finding names them, too
   std::uint64_t bytes_read = 0;      ///< asked from the files by this rank, copied
   std::uint64_t bytes_mapped = 0;    ///< of the slices that are mapped
   std::uint64_t shard_bytes = 0;     ///< in memory, mapped ones included

@@ -33,11 +33,12 @@ struct LocalShard {
 
 struct LocalShardOptions {
   int threads = 1;
-  std::uint64_t read_buffer = 16 << 20;    ///< bytes that all threads together hold beyond the shards
-  bool map = true;                         ///< `--no-mmap`: copy also what could be mapped
-  bool check_values = true;                ///< look for NaN and infinity, warning not-finite
-  std::optional<std::uint64_t> host_ram{}; ///< bytes that the load may add to this process; refused before it reads
-  const std::set<std::string>* skip{};     ///< parameters that are left out (they have their bytes); may be null
+  std::uint64_t read_buffer = 16 << 20;      ///< bytes that all threads together hold beyond the shards
+  bool map = true;                           ///< false (`--no-mmap`): all is copied
+  std::uint64_t smallest_mapped = 256 << 10; ///< smaller slices are copied: a mapping's partial pages would not pay
+  bool check_values = true;                  ///< look for NaN and infinity, warning not-finite
+  std::optional<std::uint64_t> host_ram{};   ///< bytes that the load may add to this process; refused before it reads
+  const std::set<std::string>* skip{};       ///< parameters that are left out (they have their bytes); may be null
   /// Called with the bytes finished so far and their total, from any reader thread, one call at a time.
   std::function<void(std::uint64_t, std::uint64_t)> on_progress{};
 };
@@ -47,7 +48,8 @@ struct LocalShards {
   LoadLedger ledger;
 };
 
-/// What load_local_shards would add to the process at its peak, in bytes: shards as they will lie in memory, buffers.
+/// What load_local_shards would add to the process at its peak, in bytes: shards as they will lie in memory, buffers,
+/// the account. Not less than what it really takes, and more by a few MiB at most for a model of usual shape.
 std::uint64_t predicted_load_bytes(const ShardPlan& plan, std::int64_t rank, const LocalShardOptions& options);
 
 /// Loads `rank`'s part of every parameter, in the plan's dtypes. Reads each byte once, in file order.

@@ -12,19 +12,13 @@
 
 #pragma once
 
-#include <cstdint>
-
 #include <ATen/core/Tensor.h>
 
 namespace tieshard {
 
-/// Turns `tensor`, in place, into one with storage for `sizes` elements of `dtype` on the CPU, uninitialised.
+/// Turns `tensor`, in place, into one that shares the storage, sizes and dtype of `values`.
 ///
 /// @returns false, changing nothing, when it has bytes already
-bool materialize(const at::Tensor& tensor, at::IntArrayRef sizes, at::ScalarType dtype);
-
-/// Takes a failed materialization back: `tensor` is a meta tensor of `sizes` again, so that no uninitialised bytes can
-/// be taken for values.
-void dematerialize(const at::Tensor& tensor, at::IntArrayRef sizes);
+bool materialize(const at::Tensor& tensor, const at::Tensor& values);
 
 } // namespace tieshard

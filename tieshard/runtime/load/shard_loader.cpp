@@ -2,16 +2,21 @@
 
 #include <chrono>
 #include <map>
+#include <set>
 #include <string>
-#include <vector>
+#include <utility>
 
 #include <ATen/ATen.h>
 
+#include <nlohmann/json.hpp>
+
 #include "tieshard/core/base/error.h"
-#include "tieshard/core/io/reader.h"
+#include "tieshard/core/base/json.h"
+#include "tieshard/core/io/local_shards.h"
 #include "tieshard/core/plan/read_plan.h"
 #include "tieshard/runtime/load/materialize.h"
 #include "tieshard/runtime/mesh/agree.h"
+#include "tieshard/runtime/mesh/collectives.h"
 #include "tieshard/runtime/tensors/module_parameters.h"
 #include "tieshard/runtime/tensors/torch_dtype.h"
 #include "tieshard/runtime/tensors/validate_shared_object.h"
@@ -48,63 +53,59 @@ void require_same_names(const TensorsByName& tensors, const ShardPlan& plan) {
   }
 }
 
-LedgerEntry make_entry(const ShardedParameter& parameter,
-                       const ShardPlan& plan,
-                       const Checkpoint& checkpoint,
-                       std::int64_t rank) {
-  const StoredTensor* stored = plan.ties().source(checkpoint, parameter.fqn);
-  return {.fqn = parameter.fqn,
-          .aliases = plan.ties().aliases(parameter.fqn),
-          .stored_name = stored->name,
-          .file = checkpoint.file_name(*stored),
-          .offset = stored->offset,
-          .elements = numel(plan.local_shape(parameter, rank)),
-          .whole_elements = numel(parameter.shape)};
+/// Parameters that have their bytes already.
+std::set<std::string> materialized_names(const TensorsByName& tensors) {
+  std::set<std::string> names;
+  for (const auto& [fqn, tensor] : tensors) {
+    if (!tensor.is_meta()) {
+      names.insert(fqn);
+    }
+  }
+  return names;
 }
 
-/// Materializes what has no bytes; returns the reads to do, with their targets in `targets`.
-std::vector<SliceRead> prepare(const TensorsByName& tensors,
-                               const ShardPlan& plan,
-                               const std::vector<SliceRead>& reads,
-                               std::int64_t rank,
-                               LoadLedger& ledger,
-                               std::vector<ReadTarget>& targets) {
-  for (LedgerEntry& entry : ledger.entries) {
-    const ShardedParameter& parameter = *plan.find(entry.fqn);
-    const bool fresh =
-        materialize(tensors.find(entry.fqn)->second, plan.local_shape(parameter, rank), to_torch(parameter.dtype));
-    entry.materialized = fresh ? 1 : 0;
-  }
-  std::vector<SliceRead> wanted;
-  for (const SliceRead& read : reads) {
-    if (ledger.find(read.fqn)->materialized == 0) {
-      continue;
-    }
-    const at::Tensor& tensor = tensors.find(read.fqn)->second;
-    wanted.push_back(read);
-    targets.push_back({.data = static_cast<std::byte*>(tensor.data_ptr()), .dtype = from_torch(tensor.scalar_type())});
-  }
-  return wanted;
+LocalShardOptions shard_options(const LoadOptions& options, const std::set<std::string>& skip) {
+  return {.threads = options.threads,
+          .read_buffer = options.read_buffer,
+          .map = options.map,
+          .check_values = options.check_values,
+          .host_ram = options.host_ram,
+          .skip = &skip,
+          .on_progress = options.on_progress};
 }
 
-ReaderOptions reader_options(const LoadOptions& options, const std::vector<SliceRead>& reads) {
-  ReaderOptions reader{.threads = options.threads, .buffer_bytes = options.buffer_bytes};
-  if (options.on_progress) {
-    std::uint64_t total = 0;
-    for (const SliceRead& read : reads) {
-      total += read.range.bytes();
-    }
-    reader.on_progress = [&options, total](std::uint64_t done) { options.on_progress(done, total); };
+/// A tensor over the shard's memory, which lives as long as its storage.
+at::Tensor wrap(const LocalShard& shard) {
+  const auto options = at::TensorOptions().dtype(to_torch(shard.dtype)).device(at::kCPU);
+  if (shard.data == nullptr) {
+    return at::empty(shard.shape, options);
   }
-  return reader;
+  return at::from_blob(shard.data, shard.shape, [memory = shard.memory](void*) mutable { memory.reset(); }, options);
 }
 
-/// After a failed read: what this load materialized has no bytes again.
-void take_back(const TensorsByName& tensors, const ShardPlan& plan, const LoadLedger& ledger) {
-  for (const LedgerEntry& entry : ledger.entries) {
-    if (entry.materialized > 0) {
-      dematerialize(tensors.find(entry.fqn)->second, plan.find(entry.fqn)->shape);
+/// Each rank saw its own parts; whoever shows the findings of one shows those of all.
+void share_not_finite(const DeviceMesh& mesh, LoadLedger& ledger) {
+  Json mine = Json::array();
+  for (const NotFinite& one : ledger.not_finite) {
+    mine.push_back({one.fqn, one.index, one.nan});
+  }
+  std::map<std::string, NotFinite> all; // by name, the first place of any rank
+  for (const std::string& text : all_gather_text(mesh, mine.dump())) {
+    for (const Json& one : parse_json(text, "another rank")) {
+      NotFinite found{.fqn = one[0], .index = one[1].get<Shape>(), .nan = one[2]};
+      const auto [first, fresh] = all.try_emplace(found.fqn, found);
+      if (found.index < first->second.index) {
+        first->second = found;
+      }
     }
+  }
+  std::erase_if(ledger.findings, [](const Diagnostic& finding) { return finding.code == Code::kNotFinite; });
+  ledger.not_finite.clear();
+  for (const auto& [fqn, found] : all) {
+    ledger.not_finite.push_back(found);
+  }
+  if (!all.empty()) {
+    ledger.findings.push_back(not_finite_finding(ledger.not_finite));
   }
 }
 
@@ -141,30 +142,26 @@ LoadLedger load_shards(torch::nn::Module& module,
                        const DeviceMesh& mesh,
                        const LoadOptions& options) {
   const auto start = std::chrono::steady_clock::now();
-  LoadLedger ledger;
+  LocalShards loaded;
+  TensorsByName tensors;
   agree(mesh, "load", [&] {
     validate_shared_object(module, plan.ties());
-    const TensorsByName tensors = tensors_by_name(module);
+    tensors = tensors_by_name(module);
     require_same_names(tensors, plan);
-    const ReadPlan read_plan = build_read_plan(checkpoint, plan, mesh.rank());
-    for (const ShardedParameter& parameter : plan.parameters()) {
-      ledger.entries.push_back(make_entry(parameter, plan, checkpoint, mesh.rank()));
-    }
-    ledger.unused = read_plan.unused;
-    ledger.findings = read_plan.findings;
-    std::vector<ReadTarget> targets;
-    const std::vector<SliceRead> reads = prepare(tensors, plan, read_plan.reads, mesh.rank(), ledger, targets);
-    try {
-      ledger.bytes_read = read_slices(checkpoint, reads, targets, reader_options(options, reads));
-    } catch (...) {
-      take_back(tensors, plan, ledger);
-      throw;
+    const ReadPlan reads = build_read_plan(checkpoint, plan, mesh.rank(), options.sources);
+    const std::set<std::string> skip = materialized_names(tensors);
+    loaded = load_local_shards(checkpoint, plan, reads, mesh.rank(), shard_options(options, skip));
+  });
+  share_not_finite(mesh, loaded.ledger);
+  agree(mesh, "materialize", [&] { // only now that no rank has failed: else all parameters stay as they were
+    for (const LocalShard& shard : loaded.shards) {
+      materialize(tensors.at(shard.fqn), wrap(shard));
     }
     validate_shared_object(module, plan.ties());
     require_materialized(module);
   });
-  ledger.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  return ledger;
+  loaded.ledger.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return std::move(loaded.ledger);
 }
 
 } // namespace tieshard

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "tieshard/core/io/mapped_guard.h"
 #include "tieshard/runtime/optim/optimizer_guard.h"
 
 namespace tieshard {
@@ -22,8 +23,10 @@ class GuardedOptimizer {
       : guard_(std::move(guard)), optimizer_(std::move(optimizer)) {}
 
   /// Steps on this rank's shards. Looks every held parameter up first (a hash look-up each), so that a group added
-  /// behind the guard's back is refused before it does harm. @throws UsageError optimizer-parameter
+  /// behind the guard's back is refused before it does harm.
+  /// @throws UsageError optimizer-parameter; PeerError file-changed when a mapped weights file was cut
   void step() {
+    require_mappings_intact();
     guard_.reshard();
     guard_.require_admissible(*optimizer_, /*complete=*/false);
     optimizer_->step();

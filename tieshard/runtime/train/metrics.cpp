@@ -53,8 +53,11 @@ std::string to_json(const RunSummary& summary) {
     seconds.push_back(step.seconds);
     losses.push_back(step.loss);
   }
-  return nlohmann::ordered_json{
-             {"load_s", summary.load_seconds}, {"ranks", ranks}, {"step_s", seconds}, {"losses", losses}}
+  return nlohmann::ordered_json{{"load_s", summary.load_seconds},
+                                {"ready_at", summary.ready_at},
+                                {"ranks", ranks},
+                                {"step_s", seconds},
+                                {"losses", losses}}
              .dump(2) +
          "\n";
 }

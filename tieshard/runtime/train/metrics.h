@@ -32,7 +32,8 @@ struct RankMemory {
 };
 
 struct RunSummary {
-  double load_seconds = 0; ///< of the slowest rank
+  double load_seconds = 0; ///< of the slowest rank: until it holds its shards, every page of them
+  double ready_at = 0;     ///< Unix time in seconds at which the slowest rank did
   std::vector<RankMemory> ranks;
   std::vector<StepMetrics> steps;
 };
@@ -51,8 +52,8 @@ class MetricsFile {
   std::ofstream file_;
 };
 
-/// The summary as JSON text: load_s, ranks [{rank, rss_before_load_mib, rss_after_load_mib, rss_peak_mib}], step_s,
-/// losses.
+/// The summary as JSON text: load_s, ready_at, ranks [{rank, rss_before_load_mib, rss_after_load_mib, rss_peak_mib}],
+/// step_s, losses.
 std::string to_json(const RunSummary& summary);
 
 } // namespace tieshard

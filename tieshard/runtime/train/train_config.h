@@ -40,6 +40,7 @@ struct TrainConfig {
   ShardDimPolicy shard_dim = ShardDimPolicy::kLast;
   std::map<std::string, int> shard_dims{}; ///< overrides, by name
   bool reshard_after_forward = true;
+  bool export_model = true; ///< write export/ at the end
   bool shuffle = true;
   std::uint64_t seed = 0;
   LoadOptions load{}; ///< threads and progress are set by the run

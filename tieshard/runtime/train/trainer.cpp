@@ -13,6 +13,7 @@
 #include "tieshard/core/base/file.h"
 #include "tieshard/core/base/process_memory.h"
 #include "tieshard/core/families/family.h"
+#include "tieshard/core/io/mapped_guard.h"
 #include "tieshard/runtime/mesh/agree.h"
 #include "tieshard/runtime/mesh/collectives.h"
 #include "tieshard/runtime/optim/clip_grad_norm.h"
@@ -55,14 +56,14 @@ ParallelizeOptions parallelize_options(const TrainConfig& config,
   ParallelizeOptions options{.resolve = config.resolve,
                              .param_dtype = config.param_dtype,
                              .shard_dim = config.shard_dim,
-                             .shard_dims = config.shard_dims,
-                             .load = config.load};
+                             .shard_dims = config.shard_dims};
   options.fsdp.reshard_after_forward = config.reshard_after_forward;
   options.fsdp.gradient_divide_factor = 1.0; // the loss is divided by the global number of targets
   if (config.compute_dtype != config.param_dtype) {
     options.fsdp.mp_policy.param_dtype = config.compute_dtype;
     options.fsdp.mp_policy.reduce_dtype = config.param_dtype;
   }
+  options.load = config.load;
   options.load.threads = config.threads;
   if (mesh.rank() == 0) {
     options.load.on_progress = observer.on_load_progress;
@@ -139,6 +140,7 @@ void run_steps(const TrainConfig& config,
     agree(mesh, "data", [&] { ids = data.batch(step, config.batch, mesh.rank(), mesh.size()); });
     StepMetrics metrics{.step = step + 1, .lr = config.lr, .tokens = config.batch * config.sequence * mesh.size()};
     metrics.loss = backward_global_mean(*parallel.model, mesh, ids, ids);
+    agree(mesh, "weights", require_mappings_intact); // a rank that read zeros has spoilt the gradients of all
     metrics.grad_norm = clip_grad_norm(*parallel.state, config.clip);
     optimizer.step();
     optimizer.zero_grad();
@@ -191,13 +193,17 @@ RunSummary train(const TrainConfig& config, const DeviceMesh& mesh, const TrainO
   const Clock::time_point start = Clock::now();
   ParallelModel parallel = parallelize(config.model, mesh, parallelize_options(config, mesh, observer));
   summary.load_seconds = slowest(mesh, seconds_since(start));
+  summary.ready_at = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
   memory.after_load = peak_resident_bytes();
   add_findings(config, parallel);
   if (mesh.rank() == 0 && observer.on_load) {
     observer.on_load(parallel, summary.load_seconds);
   }
   run_steps(config, mesh, parallel, *data, observer, summary);
-  const ExportReport report = export_hf(*parallel.state, parallel.checkpoint, config.out / "export");
+  std::optional<ExportReport> report;
+  if (config.export_model) {
+    report = export_hf(*parallel.state, parallel.checkpoint, config.out / "export");
+  }
   memory.end = peak_resident_bytes();
   gather_memory(mesh, memory, summary);
   agree(mesh, "summary", [&] {
@@ -205,8 +211,8 @@ RunSummary train(const TrainConfig& config, const DeviceMesh& mesh, const TrainO
       write_text_file(config.out / "summary.json", to_json(summary));
     }
   });
-  if (mesh.rank() == 0 && observer.on_export) {
-    observer.on_export(report);
+  if (mesh.rank() == 0 && observer.on_export && report) {
+    observer.on_export(*report);
   }
   return summary;
 }
