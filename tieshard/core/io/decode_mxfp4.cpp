@@ -23,15 +23,16 @@ constexpr std::size_t kRun = 64; ///< output rows of a tile: elements of one run
 /// One group of each of `run` stored rows, its bytes turned so that one input of all rows lies together.
 struct Tile {
   std::array<std::array<std::uint8_t, kRun>, kMxfp4BlockBytes> bytes;
-  std::array<float, kRun> scales;
+  std::array<float, kRun> half_scales;
 };
 
-/// Sign, two bits of exponent with bias 1, one of mantissa: 0, 0.5, 1, 1.5, 2, 3, 4, 6 and their negatives.
-[[gnu::always_inline]] inline float decode_e2m1(std::uint32_t bits) {
-  constexpr std::uint32_t kHalf = 126U << 23;
+/// Sign, two bits of exponent with bias 1, one of mantissa: 0, 0.5, 1, 1.5, 2, 3, 4, 6 and their negatives, all
+/// times 2. (Half the scale goes with it: the largest scale, 2^128, is no float32.)
+[[gnu::always_inline]] inline float decode_twice_e2m1(std::uint32_t bits) {
+  constexpr std::uint32_t kOne = 127U << 23;
   const std::uint32_t magnitude = bits & 7U;
-  const std::uint32_t normal = (magnitude << 22) + kHalf;
-  const std::uint32_t subnormal = magnitude * kHalf; // 0 or 0.5
+  const std::uint32_t normal = (magnitude << 22) + kOne;
+  const std::uint32_t subnormal = magnitude * kOne; // 0 or 1
   return std::bit_cast<float>(((bits & 8U) << 28) | select(magnitude < 2U, subnormal, normal));
 }
 
@@ -46,8 +47,8 @@ template <typename To>
   const std::uint32_t shift = input % 2 == 0 ? 0U : 4U; // the low nibble is the even input
   std::array<typename To::Bits, kRun> out;
   for (std::size_t i = 0; i < kRun; ++i) {
-    const Value value = decode_e2m1((static_cast<std::uint32_t>(packed[i]) >> shift) & 15U);
-    out[i] = To::encode(value * static_cast<Value>(tile.scales[i]));
+    const Value value = decode_twice_e2m1((static_cast<std::uint32_t>(packed[i]) >> shift) & 15U);
+    out[i] = To::encode(value * static_cast<Value>(tile.half_scales[i]));
   }
   std::memcpy(target, out.data(), run * sizeof(out[0]));
 }
@@ -89,11 +90,11 @@ DecodeInput find_loop(DType target_dtype) {
   }
 }
 
-/// 2^(byte - 127) as a float32, infinite for 255, as torch computes it.
-std::array<float, 256> powers() {
+/// Half of 2^(byte - 127), exact for every byte.
+std::array<float, 256> half_powers() {
   std::array<float, 256> result{};
   for (int byte = 0; byte < 256; ++byte) {
-    result[static_cast<std::size_t>(byte)] = static_cast<float>(std::ldexp(1.0, byte - 127));
+    result[static_cast<std::size_t>(byte)] = static_cast<float>(std::ldexp(1.0, byte - 128));
   }
   return result;
 }
@@ -108,14 +109,14 @@ struct Window {
 
 /// Takes group `group` of `run` stored rows from `row` on.
 void gather(const Window& window, std::uint64_t row, std::uint64_t group, std::size_t run, Tile& tile) {
-  static const std::array<float, 256> kPowers = powers();
+  static const std::array<float, 256> kHalfPowers = half_powers();
   for (std::size_t at = 0; at < run; ++at) {
     const std::byte* const block = window.blocks + (row + at) * window.block_pitch + group * kMxfp4BlockBytes;
     for (std::size_t byte = 0; byte < kMxfp4BlockBytes; ++byte) {
       tile.bytes[byte][at] = std::to_integer<std::uint8_t>(block[byte]);
     }
     const std::byte exponent = window.scales[(row + at) * window.scale_pitch + group];
-    tile.scales[at] = kPowers[std::to_integer<std::size_t>(exponent)];
+    tile.half_scales[at] = kHalfPowers[std::to_integer<std::size_t>(exponent)];
   }
 }
 
