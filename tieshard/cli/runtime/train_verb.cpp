@@ -40,6 +40,7 @@ struct TrainFlags {
   LoadFlags load{};
   bool no_shuffle = false;
   bool no_reshard = false;
+  bool no_export = false;
 };
 
 /// Small gradients are 0 in float16: training in it needs loss scaling, which is not there.
@@ -88,6 +89,7 @@ TrainConfig checked(const TrainFlags& flags) {
   config.load = load_options(flags.load, flags.ranks.threads);
   config.shuffle = !flags.no_shuffle;
   config.reshard_after_forward = !flags.no_reshard;
+  config.export_model = !flags.no_export;
   config.threads = flags.ranks.threads;
   return config;
 }
@@ -223,6 +225,7 @@ void add_train(CLI::App& app, Verb& chosen, const std::vector<std::string>& argu
   verb->add_option("--seed", config.seed, "Of the sample order")->check(CLI::NonNegativeNumber)->capture_default_str();
   verb->add_flag("--no-shuffle", flags->no_shuffle, "Step s takes consecutive samples, rank-major");
   verb->add_flag("--no-reshard-after-forward", flags->no_reshard, "Keep layers whole between forward and backward");
+  verb->add_flag("--no-export", flags->no_export, "Leave OUT/export out: only metrics.jsonl and summary.json");
   verb->footer(kTrainExamples);
   verb->callback([flags, &chosen, arguments] {
     chosen = [flags, arguments](const Console& console) { return run_train(*flags, arguments, console); };
