@@ -174,8 +174,9 @@ def main():
     dist.all_gather_object(rss, {"before_load": before, "after_load": after, "peak": peak_rss_mib()})
     if dist.get_rank() == 0:
         print(json.dumps({"load_s": load_s, "load_and_touch_s": load_and_touch_s, "ready_at": ready_at, "rss_mib": rss,
-                          "step_s": seconds, "losses": losses}))
+                          "step_s": seconds, "losses": losses}), flush=True)
     dist.destroy_process_group()
+    os._exit(0)  # the interpreter's own end aborts in some runs, a thread of torch still being alive
 
 
 if __name__ == "__main__":
