@@ -1,6 +1,7 @@
 #include "tieshard/core/ties/tie_checks.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "tieshard/core/ties/stored_copies.h"
@@ -46,16 +47,109 @@ std::vector<StoredCopy> stored_copies(const Checkpoint& checkpoint, TieGroup& gr
   return copies;
 }
 
-Diagnostic conflict(const Checkpoint& checkpoint,
-                    const StoredTensor& first,
-                    const StoredTensor& second,
-                    const StoredDifference& difference) {
+/// Two stored copies of one group that differ.
+struct Conflict {
+  const StoredCopy* first = nullptr;
+  const StoredCopy* second = nullptr;
+  StoredDifference difference;
+};
+
+std::string reasons_of(const TieAlias* alias) {
+  std::string text;
+  for (const TieReason& reason : alias->reasons) {
+    text += concat(text.empty() ? "" : "; ", reason.text);
+  }
+  return text;
+}
+
+Diagnostic conflict_of_two(const Checkpoint& checkpoint, const Conflict& conflict) {
   return {.level = Level::kWarning,
           .code = Code::kTieConflict,
           .what = "names declared tied are stored with different values",
-          .where = where_stored(checkpoint, first, second),
-          .why = concat(
-              "first difference at ", to_string(difference.index), ": ", difference.first, " and ", difference.second)};
+          .where = where_stored(checkpoint, *conflict.first->tensor, *conflict.second->tensor),
+          .why = concat("first difference at ",
+                        to_string(conflict.difference.index),
+                        ": ",
+                        conflict.difference.first,
+                        " and ",
+                        conflict.difference.second,
+                        "; tied by ",
+                        reasons_of(conflict.second->alias)),
+          .fix = concat("set tie_word_embeddings to false in config.json if two weights are meant, else delete ",
+                        conflict.second->tensor->name,
+                        " from the file, or choose with --on-tie-conflict canonical or alias")};
+}
+
+[[noreturn]] void refuse_ambiguous(const Checkpoint& checkpoint, const TieGroup& group, const Conflict& conflict) {
+  std::string names = group.canonical;
+  for (const TieAlias& alias : group.aliases) {
+    names += concat(", ", alias.name);
+  }
+  throw InputError({.code = Code::kTieSourceAmbiguous,
+                    .what = "three or more tied names are stored with different values",
+                    .where = names,
+                    .why = concat(where_stored(checkpoint, *conflict.first->tensor, *conflict.second->tensor),
+                                  " differ first at ",
+                                  to_string(conflict.difference.index),
+                                  ": ",
+                                  conflict.difference.first,
+                                  " and ",
+                                  conflict.difference.second,
+                                  "; ",
+                                  group.aliases.size() + 1,
+                                  " names share one weight, so that any choice is a guess"),
+                    .fix = "store the right values under one of the names only, or pass --untie for a name that has a "
+                           "weight of its own (set tie_word_embeddings to false for a head)"});
+}
+
+/// The copy that the caller wants read where copies differ; null where there is not exactly one such value.
+const StoredCopy* chosen(const Checkpoint& checkpoint, const std::vector<StoredCopy>& copies, OnTieConflict choice) {
+  const bool has_canonical = copies.front().alias == nullptr;
+  if (choice == OnTieConflict::kCanonical || !has_canonical) {
+    return has_canonical ? &copies.front() : nullptr; // aliases that differ among themselves leave no choice
+  }
+  for (std::size_t i = 2; i < copies.size(); ++i) {
+    if (first_difference(checkpoint, *copies[1].tensor, *copies[i].tensor)) {
+      return nullptr;
+    }
+  }
+  return &copies[1];
+}
+
+/// Copies that differ: what the caller wants, or else what can be done without a guess. Returns whether they are tied.
+bool settle(const Checkpoint& checkpoint,
+            TieGroup& group,
+            const std::vector<StoredCopy>& copies,
+            const Conflict& conflict,
+            OnTieConflict choice,
+            std::vector<Diagnostic>& findings) {
+  const bool is_pair = group.aliases.size() == 1;
+  if (choice == OnTieConflict::kCanonical || choice == OnTieConflict::kAlias) {
+    const StoredCopy* const source = chosen(checkpoint, copies, choice);
+    if (source == nullptr) {
+      refuse_ambiguous(checkpoint, group, conflict);
+    }
+    group.source = source->tensor->name;
+    Diagnostic diagnostic = conflict_of_two(checkpoint, conflict);
+    diagnostic.why += concat("; ", group.source, " is read, as the caller chose");
+    findings.push_back(std::move(diagnostic));
+    return true;
+  }
+  if (!is_pair) {
+    refuse_ambiguous(checkpoint, group, conflict);
+  }
+  Diagnostic diagnostic = conflict_of_two(checkpoint, conflict);
+  const TieAlias& alias = *conflict.second->alias;
+  const bool bound = has(alias, TieEvidence::kModuleIdentity) || has(alias, TieEvidence::kExplicitMap);
+  if (bound || choice == OnTieConflict::kError) {
+    diagnostic.level = Level::kError;
+    diagnostic.why +=
+        bound ? "; the module or the caller holds them to be one tensor" : "; the caller wants no conflict";
+    throw InputError(std::move(diagnostic));
+  }
+  diagnostic.why += "; they are loaded as two weights";
+  findings.push_back(std::move(diagnostic));
+  return false;
 }
 
 /// Equal copies: what there is to say about them.
@@ -95,42 +189,32 @@ void require_one_shape(const std::string& where,
                                   transposed_hint(second_name, second, first))});
 }
 
-bool hold_against_files(const Checkpoint& checkpoint, TieGroup& group, std::vector<Diagnostic>& findings) {
+bool hold_against_files(const Checkpoint& checkpoint,
+                        TieGroup& group,
+                        OnTieConflict on_conflict,
+                        std::vector<Diagnostic>& findings) {
   const std::vector<StoredCopy> copies = stored_copies(checkpoint, group);
   if (copies.size() < 2) {
     return true;
   }
-  const StoredTensor& first = *copies.front().tensor;
+  const StoredCopy& first = copies.front();
+  std::optional<Conflict> conflict;
   for (std::size_t i = 1; i < copies.size(); ++i) {
     const StoredTensor& second = *copies[i].tensor;
-    TieAlias& alias = *copies[i].alias;
-    require_one_shape(where_stored(checkpoint, first, second), first.shape, second.name, second.shape);
-    const auto difference = first_difference(checkpoint, first, second);
-    if (!difference) {
-      findings.push_back(equal_copies(checkpoint, first, second));
-      if (first.dtype == second.dtype) {
-        alias.reasons.push_back({TieEvidence::kEqualBytes, concat("both names are stored, with equal bytes")});
-      }
+    require_one_shape(where_stored(checkpoint, *first.tensor, second), first.tensor->shape, second.name, second.shape);
+    if (conflict) {
+      continue; // one is enough; the shapes of the others are still looked at
+    }
+    if (auto difference = first_difference(checkpoint, *first.tensor, second)) {
+      conflict = {.first = &first, .second = &copies[i], .difference = *std::move(difference)};
       continue;
     }
-    Diagnostic diagnostic = conflict(checkpoint, first, second, *difference);
-    const bool bound = has(alias, TieEvidence::kModuleIdentity) || has(alias, TieEvidence::kExplicitMap);
-    if (bound || group.aliases.size() > 1) {
-      diagnostic.level = Level::kError;
-      diagnostic.why += bound
-                            ? "; the module or the caller holds them to be one tensor"
-                            : concat("; ", group.aliases.size() + 1, " names share it, so that any choice is a guess");
-      diagnostic.fix = "store the right values under one of the names only, or load into an untied model";
-      throw InputError(std::move(diagnostic));
+    findings.push_back(equal_copies(checkpoint, *first.tensor, second));
+    if (first.tensor->dtype == second.dtype) {
+      copies[i].alias->reasons.push_back({TieEvidence::kEqualBytes, "both names are stored, with equal bytes"});
     }
-    diagnostic.why += "; they are loaded as two weights";
-    diagnostic.fix = concat("set the tie flag to false in config.json if two weights are meant, else delete ",
-                            second.name,
-                            " from the file");
-    findings.push_back(std::move(diagnostic));
-    return false;
   }
-  return true;
+  return !conflict || settle(checkpoint, group, copies, *conflict, on_conflict, findings);
 }
 
 } // namespace tieshard

@@ -12,6 +12,7 @@
 #include "tieshard/core/base/error.h"
 #include "tieshard/core/checkpoint/checkpoint.h"
 #include "tieshard/core/ties/tie_group.h"
+#include "tieshard/core/ties/tie_options.h"
 
 namespace tieshard {
 
@@ -23,12 +24,17 @@ void require_one_shape(const std::string& where,
                        const std::string& second_name,
                        const Shape& second);
 
-/// Compares the stored copies of a declared group. Adds kEqualBytes to the aliases whose bytes are equal.
+/// Compares the stored copies of a declared group. Adds kEqualBytes to the aliases whose bytes are equal, and sets
+/// `group.source` where copies differ and the caller chose one.
 ///
 /// @param findings  receives tie-copies-equal, tie-dtype-differs, tie-conflict
 /// @return whether the group is tied; false: its two names are two weights
 /// @throws InputError tie-shape-mismatch; tie-conflict where copies differ and the names cannot be held apart (the
-///         module or the caller ties them, or there are three or more)
-bool hold_against_files(const Checkpoint& checkpoint, TieGroup& group, std::vector<Diagnostic>& findings);
+///         module or the caller ties them, or the caller wants an error); tie-source-ambiguous, naming the whole group,
+///         where one of three or more names would have to be guessed
+bool hold_against_files(const Checkpoint& checkpoint,
+                        TieGroup& group,
+                        OnTieConflict on_conflict,
+                        std::vector<Diagnostic>& findings);
 
 } // namespace tieshard

@@ -3,11 +3,14 @@
 #include <algorithm>
 #include <numeric>
 #include <optional>
+#include <set>
 #include <string_view>
+#include <unordered_map>
 #include <utility>
 
 #include "tieshard/core/families/family.h"
 #include "tieshard/core/families/stored_table.h"
+#include "tieshard/core/ties/explicit_ties.h"
 
 namespace tieshard {
 namespace {
@@ -16,6 +19,7 @@ namespace {
 class NameIndex {
  public:
   explicit NameIndex(const ParameterTable& table) {
+    positions_.reserve(table.size());
     for (std::size_t i = 0; i < table.size(); ++i) {
       positions_.emplace(table[i].fqn, i);
     }
@@ -27,7 +31,7 @@ class NameIndex {
   }
 
  private:
-  std::map<std::string_view, std::size_t> positions_;
+  std::unordered_map<std::string_view, std::size_t> positions_;
 };
 
 DeclaredTie ordered(std::size_t a, std::size_t b, TieReason reason) {
@@ -129,19 +133,60 @@ void add_family_ties(const Checkpoint& checkpoint,
   }
 }
 
+/// From the names in file metadata, which no renaming has touched, to the model's.
+class MetadataNames {
+ public:
+  MetadataNames(const Checkpoint& checkpoint, const NameIndex& names) : names_(names) {
+    for (const StoredTensor& tensor : checkpoint.tensors()) {
+      if (tensor.name != tensor.stored_name) {
+        renamed_.emplace(tensor.stored_name, tensor.name);
+      }
+    }
+  }
+
+  std::string kept(const std::string& stored_name) const {
+    const auto found = renamed_.find(stored_name);
+    return found == renamed_.end() ? stored_name : std::string(found->second);
+  }
+
+  /// `dropped` is in no file, so what was done to the name that was kept in its place is done to it.
+  std::string dropped(const std::string& dropped, const std::string& kept) const {
+    const auto found = renamed_.find(kept);
+    if (found == renamed_.end() || names_.find(dropped)) {
+      return dropped;
+    }
+    std::string_view from = found->first;
+    std::string_view to = found->second;
+    while (!from.empty() && !to.empty() && from.back() == to.back()) {
+      from.remove_suffix(1);
+      to.remove_suffix(1);
+    }
+    return dropped.starts_with(from) ? concat(to, dropped.substr(from.size())) : dropped;
+  }
+
+ private:
+  const NameIndex& names_;
+  std::unordered_map<std::string_view, std::string_view> renamed_;
+};
+
 /// A name that the metadata calls dropped but that is stored was not dropped: the record is stale and says nothing.
 void add_metadata_ties(const Checkpoint& checkpoint,
                        const ParameterTable& table,
                        const NameIndex& names,
                        std::vector<DeclaredTie>& ties,
                        std::vector<Diagnostic>& findings) {
-  const std::size_t known_otherwise = ties.size();
+  std::set<std::pair<std::size_t, std::size_t>> declared;
+  for (const DeclaredTie& tie : ties) {
+    declared.emplace(tie.first, tie.second);
+  }
+  const MetadataNames model_names(checkpoint, names);
   for (const SafetensorsFile& file : checkpoint.files()) {
     const std::string file_name = file.file().path().filename().string();
     for (const auto& [dropped, kept] : file.header().metadata) {
-      const auto alias = names.find(dropped);
-      const auto canonical = names.find(kept);
-      if (!alias || !canonical || *alias == *canonical || checkpoint.find(dropped) != nullptr ||
+      const std::string dropped_name = model_names.dropped(dropped, kept);
+      const auto alias = names.find(dropped_name);
+      const auto canonical = names.find(model_names.kept(kept));
+      if (!alias || !canonical || *alias == *canonical || checkpoint.find(dropped_name) != nullptr ||
           table[*alias].shape != table[*canonical].shape) {
         continue;
       }
@@ -149,17 +194,17 @@ void add_metadata_ties(const Checkpoint& checkpoint,
           ordered(*alias,
                   *canonical,
                   {TieEvidence::kFileMetadata, concat(file_name, ": __metadata__ records ", arrow(dropped, kept))});
-      const bool declared = std::any_of(
-          ties.begin(), ties.begin() + static_cast<std::ptrdiff_t>(known_otherwise), [&tie](const DeclaredTie& other) {
-            return other.first == tie.first && other.second == tie.second;
-          });
-      if (!declared) {
-        findings.push_back({.level = Level::kWarning,
-                            .code = Code::kTieFromMetadata,
-                            .what = "a tie is recorded in file metadata only",
-                            .where = concat(file_name, ", ", dropped, " and ", kept),
-                            .why = concat(dropped, " is not stored, and neither the module nor config.json ties it"),
-                            .fix = "set tie_word_embeddings to true in config.json if the two are one weight"});
+      if (!declared.contains({tie.first, tie.second})) {
+        findings.push_back(
+            {.level = Level::kWarning,
+             .code = Code::kTieFromMetadata,
+             .what = "a tie is recorded in file metadata only",
+             .where = concat(file_name, ", ", dropped, " and ", kept),
+             .why = concat(dropped,
+                           " is not stored, and neither the module nor config.json ties it; __metadata__ "
+                           "says that it is ",
+                           kept),
+             .fix = "set tie_word_embeddings to true in config.json if the two are one weight"});
       }
       ties.push_back(std::move(tie));
     }
@@ -167,25 +212,11 @@ void add_metadata_ties(const Checkpoint& checkpoint,
 }
 
 void add_explicit_ties(const std::map<std::string, std::string>& explicit_ties,
+                       const ParameterTable& table,
                        const NameIndex& names,
                        std::vector<DeclaredTie>& ties) {
+  ends_of_chains(explicit_ties, table); // refuses unknown names and cycles
   for (const auto& [alias, canonical] : explicit_ties) {
-    if (alias == canonical) {
-      throw InputError({.code = Code::kTieCycle,
-                        .what = "a name is declared tied to itself",
-                        .where = arrow(alias, canonical),
-                        .why = "expected two names",
-                        .fix = "name the alias and the parameter that it shares"});
-    }
-    for (const std::string& asked : {alias, canonical}) {
-      if (!names.find(asked)) {
-        throw InputError({.code = Code::kTieUnknownName,
-                          .what = "a declared tie names no parameter",
-                          .where = arrow(alias, canonical),
-                          .why = concat("no parameter is called ", asked),
-                          .fix = "write full dotted parameter names"});
-      }
-    }
     ties.push_back(ordered(*names.find(alias),
                            *names.find(canonical),
                            {TieEvidence::kExplicitMap, concat("the caller: ", arrow(alias, canonical))}));
@@ -196,7 +227,8 @@ void add_explicit_ties(const std::map<std::string, std::string>& explicit_ties,
 
 std::vector<DeclaredTie> module_ties(const ParameterTable& table) {
   std::vector<DeclaredTie> ties;
-  std::map<std::uint64_t, std::size_t> first_with;
+  std::unordered_map<std::uint64_t, std::size_t> first_with;
+  first_with.reserve(table.size());
   for (std::size_t i = 0; i < table.size(); ++i) {
     const auto [entry, added] = first_with.emplace(table[i].identity, i);
     if (!added) {
@@ -214,7 +246,7 @@ std::vector<DeclaredTie> checkpoint_ties(const Checkpoint& checkpoint,
   const NameIndex names(table);
   std::vector<DeclaredTie> ties = module_ties(table);
   add_family_ties(checkpoint, names, ties, findings);
-  add_explicit_ties(explicit_ties, names, ties);
+  add_explicit_ties(explicit_ties, table, names, ties);
   add_metadata_ties(checkpoint, table, names, ties, findings);
   return ties;
 }
@@ -224,6 +256,7 @@ std::vector<DeclaredGroup> join_ties(std::vector<DeclaredTie> ties, std::size_t 
   std::iota(lead.begin(), lead.end(), std::size_t{0});
   const auto find_lead = [&lead](std::size_t member) {
     while (lead[member] != member) {
+      lead[member] = lead[lead[member]]; // halves the way for the next one
       member = lead[member];
     }
     return member;
@@ -232,18 +265,19 @@ std::vector<DeclaredGroup> join_ties(std::vector<DeclaredTie> ties, std::size_t 
     const auto [low, high] = std::minmax({find_lead(tie.first), find_lead(tie.second)});
     lead[high] = low;
   }
-  std::map<std::size_t, DeclaredGroup> groups;
-  for (std::size_t member = 0; member < table_size; ++member) {
-    groups[find_lead(member)].members.push_back(member);
-  }
+  std::map<std::size_t, DeclaredGroup> groups; // by lead, the first member
   for (DeclaredTie& tie : ties) {
     groups[find_lead(tie.first)].ties.push_back(std::move(tie));
   }
   std::vector<DeclaredGroup> joined;
-  for (auto& [first, group] : groups) {
-    if (group.members.size() > 1) {
-      joined.push_back(std::move(group));
+  for (auto& [lead_member, group] : groups) {
+    for (const DeclaredTie& tie : group.ties) {
+      group.members.push_back(tie.first);
+      group.members.push_back(tie.second);
     }
+    std::ranges::sort(group.members);
+    group.members.erase(std::ranges::unique(group.members).begin(), group.members.end());
+    joined.push_back(std::move(group));
   }
   return joined;
 }

@@ -38,8 +38,8 @@ std::vector<DeclaredTie> module_ties(const ParameterTable& table);
 
 /// The ties that `checkpoint`, its family and `explicit_ties` (alias -> canonical) declare between names of `table`.
 ///
-/// @param findings  receives tie-flag-default (note) and tie-from-metadata (warning)
-/// @throws InputError tie-unknown-name when an explicit tie names no parameter, tie-cycle when it names one twice
+/// @param findings  receives tie-flag-default (note), tie-flag-nested and tie-from-metadata (warnings)
+/// @throws InputError tie-unknown-name when an explicit tie names no parameter, tie-cycle
 std::vector<DeclaredTie> checkpoint_ties(const Checkpoint& checkpoint,
                                          const ParameterTable& table,
                                          const std::map<std::string, std::string>& explicit_ties,
