@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "tieshard/core/base/units.h"
+#include "tieshard/core/checkpoint/other_weights.h"
 #include "tieshard/core/checkpoint/shard_check.h"
 
 namespace tieshard {
@@ -111,9 +112,12 @@ Checkpoint Checkpoint::open(const fs::path& directory, const SafetensorsLimits& 
   check_directory(directory);
   Checkpoint checkpoint;
   checkpoint.directory_ = directory;
-  checkpoint.config_ = read_config(directory);
   const bool has_single = is_there(directory / kSingle);
   const bool has_index = is_there(directory / kIndex);
+  if (!has_single && !has_index) {
+    refuse_other_weights(directory);
+  }
+  checkpoint.config_ = read_config(directory);
   if (!has_single && !has_index) {
     throw_no_weights(directory);
   }
@@ -139,6 +143,9 @@ Checkpoint Checkpoint::open(const fs::path& directory, const SafetensorsLimits& 
     if (stale) {
       checkpoint.findings_.push_back(*std::move(stale));
     }
+  }
+  if (auto adapter = adapter_beside_model(directory)) {
+    checkpoint.findings_.push_back(*std::move(adapter));
   }
   std::ranges::sort(checkpoint.tensors_, {}, &StoredTensor::name);
   return checkpoint;

@@ -37,7 +37,8 @@ class Checkpoint {
   ///
   /// A single file wins over an index beside it, as in transformers, unless the index names that file (warning
   /// stale-index, which says whether the other shards are there too).
-  /// @throws InputError directory-not-found, config-missing, no-weights (names what is there instead), index-malformed,
+  /// @throws InputError directory-not-found, config-missing, no-weights (names what is there instead, with the
+  ///         command that converts pickled weights), peft-adapter (an adapter alone), index-malformed,
   ///         path-escape, shard-missing, tensor-not-in-shard, tensor-not-in-index, and everything that HfConfig::parse
   ///         and SafetensorsFile::open throw
   static Checkpoint open(const std::filesystem::path& directory, const SafetensorsLimits& limits = {});
@@ -63,7 +64,7 @@ class Checkpoint {
   const std::filesystem::path& directory() const noexcept {
     return directory_;
   }
-  /// Warnings and notes: stale-index, tensor-in-two-shards, total-size.
+  /// Warnings and notes: stale-index, tensor-in-two-shards, total-size, peft-adapter (beside a model).
   const std::vector<Diagnostic>& findings() const noexcept {
     return findings_;
   }
