@@ -37,10 +37,10 @@ void print_ties(const DoctorReport& report, const Stream& out) {
 
 void print_ranks(const DoctorReport& report, const Stream& out) {
   Table table({left("ranks"), right("elements"), right("shards"), right("reads")});
-  for (const RankLoad& rank : report.ranks) {
+  for (const RankBytes& rank : report.ranks) {
     table.add({rank.first == rank.last ? concat(rank.first) : concat(rank.first, "-", rank.last),
                format_count(rank.elements),
-               format_bytes(rank.shard_bytes),
+               format_bytes(rank.memory_bytes),
                format_bytes(rank.read_bytes)});
   }
   table.print(out, 2);
@@ -81,11 +81,11 @@ void print_doctor(const DoctorReport& report, std::int64_t ranks, const Stream& 
 
 OrderedJson doctor_document(const DoctorReport& report, std::int64_t ranks) {
   OrderedJson per_rank = OrderedJson::array();
-  for (const RankLoad& rank : report.ranks) {
+  for (const RankBytes& rank : report.ranks) {
     per_rank.push_back({{"first", rank.first},
                         {"last", rank.last},
                         {"elements", rank.elements},
-                        {"shard_bytes", rank.shard_bytes},
+                        {"shard_bytes", rank.memory_bytes},
                         {"read_bytes", rank.read_bytes}});
   }
   return {{"verdict", id(report.verdict())},

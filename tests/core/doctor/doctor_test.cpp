@@ -75,12 +75,12 @@ TEST(Doctor, CountsWhatEachKindOfRankHoldsAndReads) {
       std::int64_t next = 0;
       std::int64_t elements = 0;
       std::uint64_t read = 0;
-      for (const RankLoad& rank : report.ranks) {
+      for (const RankBytes& rank : report.ranks) {
         EXPECT_EQ(rank.first, next);
         next = rank.last + 1;
         elements += rank.elements * (rank.last - rank.first + 1);
         read += rank.read_bytes * static_cast<std::uint64_t>(rank.last - rank.first + 1);
-        EXPECT_EQ(rank.shard_bytes, 4U * static_cast<std::uint64_t>(rank.elements)); // F32, as stored
+        EXPECT_EQ(rank.memory_bytes, 4U * static_cast<std::uint64_t>(rank.elements)); // F32, as stored
       }
       EXPECT_EQ(next, ranks);
       EXPECT_EQ(elements, 196) << ranks;
@@ -88,7 +88,7 @@ TEST(Doctor, CountsWhatEachKindOfRankHoldsAndReads) {
     }
   }
   const DoctorReport half = diagnose(model.path(), {.ranks = 2, .param_dtype = DType::kBF16});
-  EXPECT_EQ(half.ranks[0].shard_bytes, 196U);
+  EXPECT_EQ(half.ranks[0].memory_bytes, 196U);
   EXPECT_EQ(half.ranks[0].read_bytes, 392U);
 }
 

@@ -11,6 +11,9 @@ namespace {
 void describe(const Checkpoint& checkpoint, DoctorReport& report) {
   const HfConfig& config = checkpoint.config();
   report.architecture = config.architecture().empty() ? config.model_type() : config.architecture();
+  if (const Family* const family = find_family(config)) {
+    report.family = family->name();
+  }
   report.files = checkpoint.files().size();
   report.tensors = checkpoint.tensors().size();
   for (const StoredTensor& tensor : checkpoint.tensors()) {
@@ -87,7 +90,6 @@ DoctorReport diagnose(const std::filesystem::path& directory, const DoctorOption
   if (findings.collect([&] { model = resolve_model(directory, options.resolve); })) {
     describe(model->checkpoint, report);
     findings.add(model->findings);
-    report.family = model->family == nullptr ? "" : std::string(model->family->name());
     report.ties = model->ties.groups();
     LoadCheck load = check_load(*model, options, findings);
     report.parameters = load.parameters;

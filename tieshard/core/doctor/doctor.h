@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "tieshard/core/base/error.h"
-#include "tieshard/core/doctor/rank_load.h"
+#include "tieshard/core/plan/rank_bytes.h"
 #include "tieshard/core/plan/shard_plan.h"
 #include "tieshard/core/plan/weight_source.h"
 #include "tieshard/core/ties/resolved_model.h"
@@ -48,13 +48,13 @@ std::string_view id(Verdict verdict);
 struct DoctorReport {
   std::vector<Diagnostic> findings; ///< errors first, then warnings, then notes
   std::string architecture{};       ///< first of config.json's `architectures`, else its model_type
-  std::string family{};             ///< empty: not known to tieshard
+  std::string family{};             ///< of the config; empty: not known to tieshard
   std::vector<TieGroup> ties{};
   std::size_t files = 0;
   std::size_t tensors = 0; ///< stored
   std::uint64_t stored_bytes = 0;
-  std::int64_t parameters = 0;   ///< elements, each storage once
-  std::vector<RankLoad> ranks{}; ///< empty when the checkpoint cannot be loaded
+  std::int64_t parameters = 0;    ///< elements, each storage once
+  std::vector<RankBytes> ranks{}; ///< empty when the checkpoint cannot be loaded
 
   Verdict verdict() const;
 };

@@ -46,10 +46,10 @@ std::vector<CheckedTensor> values_of(const ShardPlan& plan, const WeightSources&
 }
 
 void check_host_ram(const ShardPlan& plan,
-                    const std::vector<RankLoad>& ranks,
+                    const std::vector<RankBytes>& ranks,
                     const DoctorOptions& options,
                     FindingList& findings) {
-  for (const RankLoad& rank : ranks) {
+  for (const RankBytes& rank : ranks) {
     const std::uint64_t needed = predicted_load_bytes(plan, rank.first, {.read_buffer = options.read_buffer});
     if (options.host_ram && needed > *options.host_ram) {
       findings.add({.code = Code::kHostMemory,
@@ -80,7 +80,7 @@ LoadCheck check_load(const ResolvedModel& model, const DoctorOptions& options, F
   }
   findings.add(sources.findings);
   result.values = values_of(*plan, sources);
-  findings.collect([&] { result.ranks = rank_loads(*plan, sources); });
+  result.ranks = rank_bytes(*plan, sources);
   check_host_ram(*plan, result.ranks, options, findings);
   return result;
 }

@@ -18,7 +18,7 @@ namespace tieshard {
 /// What a load of a model comes to.
 struct LoadCheck {
   std::int64_t parameters = 0;         ///< elements, each storage once
-  std::vector<RankLoad> ranks{};       ///< empty when it cannot be loaded
+  std::vector<RankBytes> ranks{};      ///< empty when it cannot be loaded
   std::vector<CheckedTensor> values{}; ///< stored tensors that give a parameter its values, or scale them
 };
 
