@@ -163,6 +163,13 @@ TEST(WeightSource, RefusesScalesOfAnotherShapeNamingBoth) {
                {"l.weight_scale_inv (with l.weight)", "expected [3, 2], stored [2, 2]", "weight_block_size"});
 }
 
+TEST(WeightSource, RefusesAGridOfOneScaleWhereTheConfigAsksForMore) {
+  Case(kFp8Blocks,
+       {parameter("l.weight", {9, 6})},
+       {zeros("l.weight", DType::kF8E4M3, {9, 6}), zeros("l.weight_scale_inv", DType::kF32, {1, 1})})
+      .refuses(Code::kShapeMismatch, {"l.weight_scale_inv (with l.weight)", "expected [3, 2], stored [1, 1]"});
+}
+
 TEST(WeightSource, RefusesABlockSizeThatIsNone) {
   for (const char* size : {"[0, 4]", "[4]", "4", "[4, 1.5]", "[-4, 4]", "\"4x4\""}) {
     Case(concat(R"({"quantization_config": {"weight_block_size": )", size, "}}"),

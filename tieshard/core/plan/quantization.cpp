@@ -100,7 +100,10 @@ std::optional<ScaleBlock> scale_block(const Shape& values,
   const std::size_t leading = values.size() < 2 ? 0 : values.size() - 2;
   const std::int64_t rows = values.size() < 2 ? 1 : std::max<std::int64_t>(values[leading], 1);
   const std::int64_t columns = values.empty() ? 1 : std::max<std::int64_t>(values.back(), 1);
-  if (numel(scales) == 1 && scales.size() <= std::max<std::size_t>(values.size(), 1)) {
+  const Shape blocks =
+      block ? Shape{started_blocks(rows, block->rows), started_blocks(columns, block->columns)} : Shape{};
+  const bool too_few_blocks = block && scales.size() >= 2 && numel(blocks) > 1; // a grid of one, where more are due
+  if (numel(scales) == 1 && scales.size() <= std::max<std::size_t>(values.size(), 1) && !too_few_blocks) {
     return ScaleBlock{rows, columns};
   }
   if (values.size() < 2) {
@@ -112,7 +115,7 @@ std::optional<ScaleBlock> scale_block(const Shape& values,
     stacked.insert(stacked.end(), grid.begin(), grid.end());
     return scales == stacked;
   };
-  if (block && is_grid({started_blocks(rows, block->rows), started_blocks(columns, block->columns)})) {
+  if (block && is_grid(blocks)) {
     return block;
   }
   if (is_grid({rows}) || is_grid({rows, 1})) {
