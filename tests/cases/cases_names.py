@@ -80,7 +80,7 @@ def half_of_the_names_under_a_wrapper(d):
     """Parts of two saves."""
     d.use(llama())
     d.rename(lambda name: "module." + name if ".layers." in name else "_orig_mod." + name)
-    d.names("module.", "_orig_mod.")
+    d.names("_orig_mod.")
 
 
 @case("refuse", "mixed-prefixes")
