@@ -125,6 +125,23 @@ TEST_F(LoadVerb, WritesThePartsAndOverwritesNothing) {
   EXPECT_THAT(again.err, HasSubstr("[output-exists]"));
 }
 
+TEST_F(LoadVerb, LeavesNoDirectoryWhenARankFails) {
+  const fs::path out = model_.path() / "shards";
+  EXPECT_EQ(load({"--ranks", "2", "--out", out, "--host-ram-per-rank", "1KiB"}).status, 2);
+  EXPECT_FALSE(fs::exists(out));
+  EXPECT_FALSE(fs::exists(out.string() + ".partial"));
+}
+
+TEST_F(LoadVerb, SaysOnceWhatFailsOnEveryRank) {
+  const Answer answer = load({"--ranks", "3", "--host-ram-per-rank", "1KiB"});
+  EXPECT_EQ(answer.status, 2);
+  const std::size_t first = answer.err.find("[host-memory]");
+  ASSERT_NE(first, std::string::npos) << answer.err;
+  EXPECT_EQ(answer.err.find("[host-memory]", first + 1), std::string::npos) << answer.err;
+  EXPECT_THAT(answer.err, HasSubstr("rank 0, 1, 2 of 3"));
+  EXPECT_THAT(answer.out, IsEmpty());
+}
+
 TEST_F(LoadVerb, WarnsAndListsWhatIsNotUsed) {
   std::vector<FixtureTensor> tensors = tiny_llama_tensors();
   tensors.push_back(counting("stray.weight", {2}));

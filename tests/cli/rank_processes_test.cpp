@@ -46,15 +46,17 @@ TEST(RankProcesses, SaysEachKindOfFailureOnceWithItsRanks) {
     if (rank == 2) {
       return 1;
     }
-    refuse("here", rank == 1 ? "another reason" : "one reason");
+    refuse(concat("rank ", rank, " of 4", rank == 1 ? ", there" : ""), concat("figures of ", rank));
   });
   EXPECT_EQ(result.answers.size(), 1U);
   ASSERT_EQ(result.failures.size(), 2U);
   EXPECT_THAT(result.failures[0].ranks, ElementsAre(0, 3));
   EXPECT_EQ(result.failures[0].diagnostic.code, Code::kHostMemory);
-  EXPECT_EQ(result.failures[0].diagnostic.why, "one reason");
+  EXPECT_EQ(result.failures[0].diagnostic.where, "");
+  EXPECT_EQ(result.failures[0].diagnostic.why, "figures of 0");
   EXPECT_EQ(result.failures[0].status, kExitInput);
   EXPECT_THAT(result.failures[1].ranks, ElementsAre(1));
+  EXPECT_EQ(result.failures[1].diagnostic.where, "there");
 }
 
 TEST(RankProcesses, NamesTheSignalThatEndedARank) {
@@ -77,7 +79,7 @@ TEST(RankProcesses, NamesTheSignalThatEndedARank) {
 
 TEST(RankProcesses, TellsWhoCanActOfEveryException) {
   const RankAnswers result = run_rank_processes(kFour, [](std::int64_t rank) -> OrderedJson {
-    const Diagnostic diagnostic{.code = Code::kIoFailed, .what = "w", .why = std::to_string(rank)};
+    const Diagnostic diagnostic{.code = Code::kIoFailed, .what = "w", .where = concat("file ", rank)};
     if (rank == 0) {
       throw PeerError(diagnostic);
     }

@@ -125,7 +125,8 @@ int report_failures(const std::vector<RankFailure>& failures, std::int64_t ranks
       names.push_back(std::to_string(rank));
     }
     Diagnostic diagnostic = failure.diagnostic;
-    diagnostic.where = concat("rank ", format_names(names), " of ", ranks, ": ", diagnostic.where);
+    const std::string where = concat("rank ", format_names(names), " of ", ranks);
+    diagnostic.where = diagnostic.where.empty() ? where : concat(where, ": ", diagnostic.where);
     print_diagnostic(console.err, diagnostic);
   }
   return failures.front().status;

@@ -182,12 +182,22 @@ RankFailure failure_of(const Child& child, const OrderedJson& document) {
   return {.ranks = {child.rank}, .diagnostic = diagnostic_from(part), .status = part["status"]};
 }
 
-/// Ranks mostly fail for one reason: it is said once.
+/// `where` without the "rank R of N" that it may begin with: the ranks are said together.
+std::string without_rank(const std::string& where) {
+  const std::size_t end = where.find_first_not_of("0123456789", where.find(" of ") + 4);
+  if (!where.starts_with("rank ") || where.find(" of ") == std::string::npos) {
+    return where;
+  }
+  return end == std::string::npos ? "" : where.substr(std::min(where.size(), end + 2));
+}
+
+/// Ranks mostly fail for one reason: it is said once, with the figures of the first.
 void add_failure(RankFailure failure, std::vector<RankFailure>& failures) {
+  failure.diagnostic.where = without_rank(failure.diagnostic.where);
   const auto same = std::ranges::find_if(failures, [&](const RankFailure& known) {
+    const bool died = known.diagnostic.code == Code::kRankDied; // where names the process, why the signal
     return known.diagnostic.code == failure.diagnostic.code &&
-           (known.diagnostic.code == Code::kRankDied || known.diagnostic.where == failure.diagnostic.where) &&
-           known.diagnostic.why == failure.diagnostic.why;
+           (died ? known.diagnostic.why == failure.diagnostic.why : known.diagnostic.where == failure.diagnostic.where);
   });
   if (same == failures.end()) {
     failures.push_back(std::move(failure));
