@@ -35,9 +35,9 @@ TEST_F(OtherWeights, OfAPickledFileAloneAreNotTakenForAMissingConfig) {
 }
 
 TEST_F(OtherWeights, PutNoForeignTextIntoTheCommand) {
-  dir.write("config.json", R"({"architectures": ["os; os.remove('x')"]})");
+  dir.write("config.json", R"({"architectures": ["os; os.abort"]})");
   dir.write("pytorch_model.bin", "x");
-expect_refused(Code::kNoWeights, {"import AutoModelForCausalLM as M"});
+  expect_refused(Code::kNoWeights, {"import AutoModelForCausalLM as M"});
 }
 
 TEST_F(OtherWeights, OfAnAdapterAreRefusedNamingItsBaseModel) {
