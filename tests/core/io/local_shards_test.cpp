@@ -179,6 +179,25 @@ TEST(LocalShards, LeaveOutWhatIsSkippedButAccountForIt) {
   EXPECT_EQ(loaded.ledger.find("b")->materialized, 1);
 }
 
+TEST(LocalShards, FillWhatNoFileHoldsByItsRule) {
+  CheckpointFixture fixture;
+  fixture.write({counting("a", {8})});
+  Checkpoint checkpoint = fixture.open();
+  const ParameterTable table{{.fqn = "a", .shape = {8}, .dtype = DType::kF32, .identity = 1},
+                             {.fqn = "new", .shape = {8}, .dtype = DType::kF32, .identity = 2}};
+  const ShardPlan plan = ShardPlan::build(table, TieRegistry(), 2);
+  const ReadPlan reads =
+      build_read_plan(checkpoint, plan, 1, {.inits = {{.fqn = "new", .rule = InitRule::parse("constant(2.5)")}}});
+  const LocalShards loaded = load_local_shards(checkpoint, plan, reads, 1);
+  EXPECT_EQ(element(loaded.shards[0], 0), 4.0F);
+  EXPECT_EQ(element(loaded.shards[1], 3), 2.5F);
+  const LedgerEntry& entry = *loaded.ledger.find("new");
+  EXPECT_EQ(entry.initialised, "constant(2.5)");
+  EXPECT_EQ(entry.file, "");
+  EXPECT_EQ(entry.materialized, 1);
+  EXPECT_EQ(loaded.ledger.find("a")->initialised, "");
+}
+
 // --- Values.
 
 TEST(LocalShards, WarnOnceOfAllParametersWithNaNOrInfinityMappedOrNot) {
@@ -196,8 +215,7 @@ TEST(LocalShards, WarnOnceOfAllParametersWithNaNOrInfinityMappedOrNot) {
     ASSERT_EQ(loaded.ledger.findings.size(), 1U);
     EXPECT_EQ(loaded.ledger.findings[0].code, Code::kNotFinite);
     EXPECT_EQ(loaded.ledger.findings[0].level, Level::kWarning);
-    EXPECT_THAT(loaded.ledger.findings[0].why,
-                AllOf(HasSubstr("NaN at [5, 1] of bad"), HasSubstr("infinity at [7] of worse")));
+    EXPECT_THAT(loaded.ledger.findings[0].why, AllOf(HasSubstr("bad[5, 1] = NaN"), HasSubstr("worse[7] = infinity")));
     EXPECT_TRUE(load(planned, 0, {.map = map}).ledger.findings.empty()); // the other rank holds neither
     EXPECT_TRUE(load(planned, 1, {.map = map, .check_values = false}).ledger.findings.empty());
   }

@@ -14,7 +14,7 @@ TEST(NotFiniteFinding, IsOneWarningThatNamesParametersAndPlaces) {
   EXPECT_EQ(finding.level, Level::kWarning);
   EXPECT_EQ(finding.code, Code::kNotFinite);
   EXPECT_EQ(finding.where, "a.weight, b.bias");
-  EXPECT_THAT(finding.why, HasSubstr("2 parameters: NaN at [3, 5] of a.weight, infinity at [0] of b.bias"));
+  EXPECT_EQ(finding.why, "expected finite numbers, got a.weight[3, 5] = NaN, b.bias[0] = infinity");
 }
 
 TEST(NotFiniteFinding, CountsAllButNamesTheFirstPlacesOnly) {
@@ -23,9 +23,8 @@ TEST(NotFiniteFinding, CountsAllButNamesTheFirstPlacesOnly) {
     many.push_back({concat("layer", i), {i}, true});
   }
   const Diagnostic finding = not_finite_finding(many);
-  EXPECT_THAT(finding.why, HasSubstr("100 parameters"));
-  EXPECT_THAT(finding.why, HasSubstr("layer7, ..."));
-  EXPECT_THAT(finding.why, Not(HasSubstr("layer8")));
+  EXPECT_THAT(finding.why, HasSubstr("layer7[7] = NaN and 92 more"));
+  EXPECT_THAT(finding.why, Not(HasSubstr("layer8[")));
 }
 
 } // namespace

@@ -8,6 +8,7 @@
 
 #include "tieshard/core/base/error.h"
 #include "tieshard/core/base/units.h"
+#include "tieshard/core/io/init_slice.h"
 #include "tieshard/core/io/mapped_range.h"
 #include "tieshard/core/io/reader.h"
 #include "tieshard/core/io/shard_memory.h"
@@ -111,6 +112,13 @@ class Load {
         note_source(read, entry_of(read.fqn));
       }
     }
+    for (const InitSlice& init : reads.inits) {
+      if (const auto found = by_name_.find(init.fqn); found != by_name_.end()) {
+        take_memory(result_.shards[found->second]);
+        entry_of(init.fqn).initialised = init.rule.to_string();
+        fill_slice(init, result_.shards[found->second].data, result_.shards[found->second].dtype);
+      }
+    }
     read_all(reads.reads);
     require_unchanged(checkpoint_, reads.reads);
     const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - start;
@@ -154,12 +162,16 @@ class Load {
       }
     }
     if (shard.memory == nullptr) {
-      shard.memory = memory_.take(shard.bytes);
-      shard.data = static_cast<std::byte*>(shard.memory.get());
+      take_memory(shard);
     }
     target.data = shard.data;
     wanted_.push_back(read);
     targets_.push_back(target);
+  }
+
+  void take_memory(LocalShard& shard) {
+    shard.memory = memory_.take(shard.bytes);
+    shard.data = static_cast<std::byte*>(shard.memory.get());
   }
 
   void note_source(const SliceRead& read, LedgerEntry& entry) {
