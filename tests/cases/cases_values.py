@@ -245,7 +245,7 @@ def dimension_that_a_vector_has_not(d):
 def less_memory_than_the_read_buffer(d):
     """Refused before a byte is read."""
     d.use(llama())
-    d.names("16.0 MiB")
+    d.names("1.0 MiB")
 
 
 # ---- size

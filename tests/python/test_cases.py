@@ -93,6 +93,8 @@ def entry_of(rank, name):
 def loaded_values(document, name):
     """The whole parameter from the parts of all ranks, flat; of one rank alone only what it holds."""
     parts = [entry_of(rank, name) for rank in document["per_rank"]]
+    if any(len(part["values"]) < np.prod(part["shape"]) for part in parts):
+        return [float(value) for value in parts[0]["values"]]  # too large to be put together: as far as the first row
     arrays = [np.array([float(value) for value in part["values"]]).reshape(part["shape"]) for part in parts
               if 0 not in part["shape"]]
     dim = parts[0]["dim"]

@@ -12,23 +12,9 @@ namespace {
 
 constexpr std::int64_t kMostRanks = 65536;
 
-DType parameter_dtype(const std::string& text) {
-  const auto dtype = dtype_from_torch_name(text);
-  if (!dtype || !is_wide_float(*dtype)) {
-    throw InputError({.code = Code::kBadFlag,
-                      .what = "a command line flag has a value that cannot be used",
-                      .where = "--param-dtype",
-                      .why = concat("expected float32, bfloat16, float16 or float64, got ", text),
-                      .fix = "name a dtype that parameters can be trained in"});
-  }
-  return *dtype;
-}
-
 ShardPlan build(const ResolvedModel& view, const ParameterTable& table, const PlanOptions& options) {
   const ShardPlanOptions plan_options{
-      .policy = options.shard_dim == "first" ? ShardDimPolicy::kFirst : ShardDimPolicy::kLast,
-      .dims = declared_dims(options.dims),
-      .units = view.units()};
+      .policy = options.shard.policy(), .dims = declared_dims(options.shard.dims), .units = view.units()};
   try {
     return ShardPlan::build(table, view.ties, options.ranks, plan_options);
   } catch (const UsageError& error) {
@@ -40,23 +26,23 @@ ShardPlan build(const ResolvedModel& view, const ParameterTable& table, const Pl
 } // namespace
 
 int run_plan(const PlanOptions& options, const Console& console) {
-  const ResolvedModel view =
-      resolve_model(options.directory, {.ties = {.explicit_ties = declared_ties(options.declared)}});
+  const ResolvedModel view = resolve_model(options.directory, options.open.options());
   ParameterTable table = view.table;
-  const DType dtype = parameter_dtype(options.param_dtype);
+  const DType dtype = dtype_flag("--param-dtype", options.param_dtype);
   for (ParameterInfo& parameter : table) {
     parameter.dtype = dtype;
   }
   const ShardPlan plan = build(view, table, options);
+  require_room(plan, 0, options.load.options()); // rank 0 has the largest parts
   const std::int64_t ranks_per_host = options.ranks_per_host == 0 ? options.ranks : options.ranks_per_host;
-  const PlanSummary summary = summarize(view.checkpoint, plan, ranks_per_host);
+  const PlanSummary summary = summarize(view.checkpoint, plan, ranks_per_host, options.load.sources());
   std::vector<Diagnostic> findings = view.findings;
   findings.insert(findings.end(), summary.findings.begin(), summary.findings.end());
   if (options.json) {
-    print_json(console.out, plan_document(view, plan, summary, options.shard_dim, findings));
+    print_json(console.out, plan_document(view, plan, summary, options.shard.shard_dim, findings));
     return kExitSuccess;
   }
-  print_plan(view, plan, summary, options.shard_dim, console.out);
+  print_plan(view, plan, summary, options.shard.shard_dim, console.out);
   if (options.all) {
     console.out.text << "\n";
     print_parameters(plan, console.out);
@@ -79,22 +65,12 @@ void add_plan(CLI::App& app, Verb& chosen) {
                    "Ranks that share a host and its page cache (default: all): what each host reads")
       ->type_name("N")
       ->check(CLI::Range(std::int64_t{1}, kMostRanks).description("from 1 to 65536"));
-  verb->add_option("--shard-dim", options->shard_dim, "Dimension to shard on: last (default) or first")
-      ->type_name("last|first")
-      ->check(CLI::IsMember({"last", "first"}).description(""));
+  add_shard_dim_flags(*verb, options->shard);
   verb->add_option(
           "--param-dtype", options->param_dtype, "Dtype of parameters, gradients and AdamW state (default float32)")
       ->type_name("DTYPE");
-  add_repeated(*verb,
-               "--dim",
-               options->dims,
-               "NAME=D",
-               "Shard this parameter on dimension D (may be repeated; refused for a tied weight's vocab dimension)");
-  add_repeated(*verb,
-               "--tie",
-               options->declared,
-               "ALIAS=CANONICAL",
-               "Declare a tie beside those of config.json (may be repeated)");
+  add_open_flags(*verb, options->open);
+  add_load_flags(*verb, options->load);
   verb->add_flag("--all", options->all, "List every parameter with its dimension and parts");
   verb->add_flag(
       "--json", options->json, "Print JSON: parameters with parts, units, bytes of each rank and host, ties");

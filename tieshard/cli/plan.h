@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "tieshard/cli/model_flags.h"
 #include "tieshard/cli/report.h"
 
 namespace tieshard::cli {
@@ -18,16 +19,16 @@ struct PlanOptions {
   std::string directory{};
   std::int64_t ranks = 1;
   std::int64_t ranks_per_host = 0;     ///< 0: all on one host
-  std::string shard_dim = "last";      ///< last | first
   std::string param_dtype = "float32"; ///< of parameters, gradients and AdamW state in memory
-  std::vector<std::string> dims{};     ///< "NAME=D"
-  std::vector<std::string> declared{}; ///< "ALIAS=CANONICAL"
-  bool all = false;                    ///< every parameter with its dim and parts
+  OpenFlags open{};
+  ShardFlags shard{};
+  LoadFlags load{};
+  bool all = false; ///< every parameter with its dim and parts
   bool json = false;
 };
 
 /// Flags are the user's: what ShardPlan refuses as the caller's mistake is an InputError here.
-/// @throws InputError whatever resolve_model, ShardPlan::build and find_weight_sources throw; bad-flag
+/// @throws InputError whatever resolve_model, ShardPlan::build and find_weight_sources throw; bad-flag, host-memory
 int run_plan(const PlanOptions& options, const Console& console);
 
 /// Adds the verb to `app`; its callback fills `chosen`.

@@ -38,8 +38,11 @@ std::uint64_t bytes_in_memory(std::int64_t elements, DType dtype) {
   return static_cast<std::uint64_t>(elements) * static_cast<std::uint64_t>(bits(dtype)) / 8;
 }
 
-PlanSummary summarize(const Checkpoint& checkpoint, const ShardPlan& plan, std::int64_t ranks_per_host) {
-  WeightSources sources = find_weight_sources(checkpoint, plan);
+PlanSummary summarize(const Checkpoint& checkpoint,
+                      const ShardPlan& plan,
+                      std::int64_t ranks_per_host,
+                      const WeightSourceOptions& options) {
+  WeightSources sources = find_weight_sources(checkpoint, plan, options);
   PlanSummary summary{.ranks = rank_bytes(plan, sources),
                       .hosts = host_bytes(plan, sources, ranks_per_host),
                       .step = traffic_of(plan),

@@ -46,7 +46,10 @@ struct PlanSummary {
 
 /// @param ranks_per_host  at least 1
 /// @throws InputError what find_weight_sources throws (missing-parameter, shape-mismatch, dtype-not-loadable)
-PlanSummary summarize(const Checkpoint& checkpoint, const ShardPlan& plan, std::int64_t ranks_per_host);
+PlanSummary summarize(const Checkpoint& checkpoint,
+                      const ShardPlan& plan,
+                      std::int64_t ranks_per_host,
+                      const WeightSourceOptions& options);
 
 /// Bytes of `elements` in memory as `dtype`, one of the wide floats.
 std::uint64_t bytes_in_memory(std::int64_t elements, DType dtype);

@@ -249,7 +249,8 @@ TEST(ReadSlices, SharesOneLargeTensorAmongTheThreads) {
               std::span(&target, 1),
               {.threads = 2, .on_progress = [&](std::uint64_t) {
                  threads.insert(std::this_thread::get_id());
-                 std::this_thread::sleep_for(std::chrono::milliseconds(2)); // lets the other thread come in
+                 // Lets the other thread come in, on a busy machine too.
+                 std::this_thread::sleep_for(std::chrono::milliseconds(threads.size() < 2 ? 200 : 0));
                }});
   EXPECT_EQ(threads.size(), 2U);
 }

@@ -45,26 +45,6 @@ std::vector<CheckedTensor> values_of(const ShardPlan& plan, const WeightSources&
   return values;
 }
 
-void check_host_ram(const ShardPlan& plan,
-                    const std::vector<RankBytes>& ranks,
-                    const DoctorOptions& options,
-                    FindingList& findings) {
-  for (const RankBytes& rank : ranks) {
-    const std::uint64_t needed = predicted_load_bytes(plan, rank.first, {.read_buffer = options.read_buffer});
-    if (options.host_ram && needed > *options.host_ram) {
-      findings.add({.code = Code::kHostMemory,
-                    .what = "a load needs more memory than it may take",
-                    .where = concat("rank ", rank.first, " of ", plan.ranks()),
-                    .why = concat("the load adds ",
-                                  format_bytes(needed),
-                                  " to the process, allowed are ",
-                                  format_bytes(*options.host_ram)),
-                    .fix = "use more ranks, a smaller --param-dtype or a smaller --read-buffer"});
-      return;
-    }
-  }
-}
-
 } // namespace
 
 LoadCheck check_load(const ResolvedModel& model, const DoctorOptions& options, FindingList& findings) {
@@ -81,7 +61,10 @@ LoadCheck check_load(const ResolvedModel& model, const DoctorOptions& options, F
   findings.add(sources.findings);
   result.values = values_of(*plan, sources);
   result.ranks = rank_bytes(*plan, sources);
-  check_host_ram(*plan, result.ranks, options, findings);
+  findings.collect([&] {
+    // Rank 0 has the largest parts.
+    require_room(*plan, 0, {.read_buffer = options.read_buffer, .host_ram = options.host_ram});
+  });
   return result;
 }
 

@@ -29,28 +29,6 @@ bool skipped(const LocalShardOptions& options, const std::string& fqn) {
   return options.skip != nullptr && options.skip->contains(fqn);
 }
 
-void require_room(std::uint64_t predicted, std::int64_t rank, const ShardPlan& plan, const LocalShardOptions& options) {
-  if (!options.host_ram || predicted <= *options.host_ram) {
-    return;
-  }
-  throw InputError({.code = Code::kHostMemory,
-                    .what = "a load needs more memory than it may take",
-                    .where = concat("rank ", rank, " of ", plan.ranks()),
-                    .why = concat("expected at most ",
-                                  *options.host_ram,
-                                  " bytes (",
-                                  format_bytes(*options.host_ram),
-                                  "), got ",
-                                  predicted,
-                                  " bytes (",
-                                  format_bytes(predicted),
-                                  "), of which ",
-                                  format_bytes(options.read_buffer),
-                                  " are read buffers"),
-                    .fix = "use more ranks, a smaller --param-dtype or a smaller --read-buffer, or raise "
-                           "--host-ram-per-rank"});
-}
-
 /// Before anything is read from them, and after.
 void require_unchanged(const Checkpoint& checkpoint, const std::vector<SliceRead>& reads) {
   std::set<std::size_t> files;
@@ -101,7 +79,7 @@ class Load {
   LocalShards run(const ReadPlan& reads) {
     const auto start = std::chrono::steady_clock::now();
     result_.ledger.predicted_bytes = predicted_load_bytes(plan_, rank_, options_);
-    require_room(result_.ledger.predicted_bytes, rank_, plan_, options_);
+    require_room(plan_, rank_, options_);
     require_unchanged(checkpoint_, reads.reads);
     result_.ledger.unused = reads.unused;
     result_.ledger.findings = reads.findings;
@@ -229,6 +207,29 @@ std::uint64_t predicted_load_bytes(const ShardPlan& plan, std::int64_t rank, con
     total += bytes + (whole_pages ? 2 * kPageBytes : 0) + kAccountBytes;
   }
   return total;
+}
+
+void require_room(const ShardPlan& plan, std::int64_t rank, const LocalShardOptions& options) {
+  const std::uint64_t predicted = predicted_load_bytes(plan, rank, options);
+  if (!options.host_ram || predicted <= *options.host_ram) {
+    return;
+  }
+  throw InputError({.code = Code::kHostMemory,
+                    .what = "a load needs more memory than it may take",
+                    .where = concat("rank ", rank, " of ", plan.ranks()),
+                    .why = concat("expected at most ",
+                                  *options.host_ram,
+                                  " bytes (",
+                                  format_bytes(*options.host_ram),
+                                  "), got ",
+                                  predicted,
+                                  " bytes (",
+                                  format_bytes(predicted),
+                                  "), of which ",
+                                  format_bytes(options.read_buffer),
+                                  " are read buffers"),
+                    .fix = "use more ranks, a smaller --param-dtype or a smaller --read-buffer, or raise "
+                           "--host-ram-per-rank"});
 }
 
 LocalShards load_local_shards(const Checkpoint& checkpoint,

@@ -52,6 +52,9 @@ struct LocalShards {
 /// the account. Not less than what it really takes, and more by a few MiB at most for a model of usual shape.
 std::uint64_t predicted_load_bytes(const ShardPlan& plan, std::int64_t rank, const LocalShardOptions& options);
 
+/// @throws InputError host-memory when that is more than options.host_ram allows
+void require_room(const ShardPlan& plan, std::int64_t rank, const LocalShardOptions& options);
+
 /// Loads `rank`'s part of every parameter, in the plan's dtypes. Reads each byte once, in file order.
 ///
 /// A slice that is plain, contiguous, aligned and of the plan's dtype is mapped privately; all else is copied, and
