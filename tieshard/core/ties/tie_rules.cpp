@@ -276,7 +276,7 @@ std::vector<DeclaredGroup> join_ties(std::vector<DeclaredTie> ties, std::size_t 
       group.members.push_back(tie.second);
     }
     std::ranges::sort(group.members);
-    group.members.erase(std::ranges::unique(group.members).begin(), group.members.end());
+    group.members.erase(std::unique(group.members.begin(), group.members.end()), group.members.end());
     joined.push_back(std::move(group));
   }
   return joined;
