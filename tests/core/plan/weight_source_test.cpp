@@ -94,11 +94,10 @@ TEST(WeightSource, TakesEveryLayoutOfFp8Scales) {
   };
   for (const Layout& layout :
        {Layout{{}, {8, 6}}, {{1}, {8, 6}}, {{1, 1}, {8, 6}}, {{8}, {1, 6}}, {{8, 1}, {1, 6}}, {{4, 2}, {2, 3}}}) {
-    const WeightSources sources =
-        Case(kFp8Config,
-             {parameter("l.weight", {8, 6})},
-             {zeros("l.weight", DType::kF8E4M3, {8, 6}), zeros("l.weight_scale", DType::kF32, layout.scale)})
-            .sources();
+    const Case stored(kFp8Config,
+                      {parameter("l.weight", {8, 6})},
+                      {zeros("l.weight", DType::kF8E4M3, {8, 6}), zeros("l.weight_scale", DType::kF32, layout.scale)});
+    const WeightSources sources = stored.sources();
     const WeightSource& source = sources.of_parameter[0];
     EXPECT_EQ(source.encoding, Encoding::kFp8);
     ASSERT_NE(source.scales, nullptr);
