@@ -280,6 +280,18 @@ TEST(WeightSource, InitialisesAMissingParameterWhenAsked) {
   EXPECT_EQ(reads.inits[0].chunk, (ChunkRange{2, 1}));
 }
 
+TEST(WeightSource, RefusesAnInitialValueThatItsDtypeCannotHold) {
+  ParameterInfo narrow = parameter("a", {4});
+  narrow.dtype = DType::kF16;
+  const Case missing("{}", {narrow, parameter("b", {1})}, {counting("b", {1})});
+  for (const InitRule& rule : {InitRule{.kind = InitRule::Kind::kConstant, .a = -70000.0},
+                               InitRule{.kind = InitRule::Kind::kNormal, .a = 0.0, .b = 20000.0},
+                               InitRule{.kind = InitRule::Kind::kUniform, .a = -1.0, .b = 1e6}}) {
+    missing.refuses(Code::kBadFlag, {"--init a=", "65504", "F16"}, {{.fqn = "a", .rule = rule}});
+  }
+  EXPECT_EQ(missing.sources({{.fqn = "a", .rule = {.a = 65504.0}}}).findings.size(), 1U);
+}
+
 TEST(WeightSource, LeavesEmptyInitialSlicesOut) {
   const Case missing("{}", {parameter("a", {1})}, {});
   EXPECT_EQ(missing.reads(0, {{.fqn = "a", .rule = kRule}}).inits.size(), 1U);

@@ -1,5 +1,6 @@
 #include "tieshard/core/plan/init_rule.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <optional>
@@ -81,6 +82,19 @@ InitRule InitRule::parse(std::string_view text) {
     return {.kind = Kind::kUniform, .a = values[0], .b = values[1]};
   }
   refuse(text, "");
+}
+
+double InitRule::bound() const {
+  constexpr double kFarthest = 7.0; // standard deviations: Box-Muller on 32-bit words ends at sqrt(-2 ln 2^-33) = 6.77
+  switch (kind) {
+    case Kind::kConstant:
+      return std::abs(a);
+    case Kind::kNormal:
+      return std::abs(a) + kFarthest * b;
+    case Kind::kUniform:
+      return std::max(std::abs(a), std::abs(b));
+  }
+  return 0.0;
 }
 
 std::string InitRule::to_string() const {

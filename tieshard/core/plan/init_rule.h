@@ -24,6 +24,9 @@ struct InitRule {
   /// "ones". @throws InputError bad-flag
   static InitRule parse(std::string_view text);
 
+  /// No value of the rule is larger than this, in size.
+  double bound() const;
+
   std::string to_string() const;
 };
 

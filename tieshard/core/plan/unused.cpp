@@ -1,5 +1,7 @@
 #include "tieshard/core/plan/unused.h"
 
+#include <limits>
+
 #include "tieshard/core/base/units.h"
 #include "tieshard/core/families/family.h"
 #include "tieshard/core/plan/quantization.h"
@@ -7,6 +9,36 @@
 
 namespace tieshard {
 namespace {
+
+/// The largest finite value of a wide float.
+double largest_finite(DType dtype) {
+  switch (dtype) {
+    case DType::kF16:
+      return 65504.0;
+    case DType::kBF16:
+      return 0x1.fep127;
+    case DType::kF32:
+      return std::numeric_limits<float>::max();
+    default:
+      return std::numeric_limits<double>::max();
+  }
+}
+
+/// An initial value that the parameter's dtype cannot hold would be infinite.
+void require_finite(const ShardedParameter& parameter, const InitRule& rule) {
+  if (!(rule.bound() <= largest_finite(parameter.dtype))) {
+    throw InputError({.code = Code::kBadFlag,
+                      .what = "an initial value is larger than its dtype can hold",
+                      .where = concat("--init ", parameter.fqn, "=", rule.to_string()),
+                      .why = concat("expected values up to ",
+                                    largest_finite(parameter.dtype),
+                                    " (",
+                                    name(parameter.dtype),
+                                    "), got up to ",
+                                    rule.bound()),
+                      .fix = "ask for smaller values or a wider --param-dtype"});
+  }
+}
 
 /// Tensors of one kind.
 struct Listed {
@@ -76,6 +108,7 @@ void list_initialised(const ShardPlan& plan, WeightSources& sources) {
   std::vector<std::string> names;
   for (std::size_t i = 0; i < sources.of_parameter.size(); ++i) {
     if (sources.of_parameter[i].values == nullptr) {
+      require_finite(plan.parameters()[i], sources.of_parameter[i].init);
       names.push_back(concat(plan.parameters()[i].fqn, " = ", sources.of_parameter[i].init.to_string()));
     }
   }
