@@ -1,12 +1,13 @@
-// The launcher starts its own program, here this test program: the DISABLED_ tests below are what a rank does, and run
-// only in the processes that the other tests launch.
+// The launcher makes ranks of this test program; each does what the test gives it and leaves without a word to gtest.
 
 #include "tieshard/runtime/mesh/local_launcher.h"
 
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <limits>
+#include <optional>
 #include <thread>
 
 #include <gmock/gmock.h>
@@ -54,14 +55,16 @@ void leave_note(const std::string& text) {
   std::filesystem::rename(path.string() + ".part", path);
 }
 
-LaunchOptions options_for(const std::string& what, std::int64_t ranks = 2) {
-  return {.ranks = ranks,
-          .arguments = {"rank",
-                        "--gtest_also_run_disabled_tests",
-                        concat("--gtest_filter=ARank.DISABLED_", what),
-                        "--gtest_brief=1"},
-          .grace = milliseconds(200),
-          .on_death = {}};
+using Work = void (*)();
+
+/// Launches ranks that do `work`. @returns the launcher's status; does not return in a rank
+int launch(Work work, std::int64_t ranks = 2, const std::function<void(const Diagnostic&)>& on_death = {}) {
+  const std::optional<int> status = launch_local({.ranks = ranks, .grace = milliseconds(200), .on_death = on_death});
+  if (!status) {
+    work();
+    ::_exit(0);
+  }
+  return *status;
 }
 
 bool wait_for(const std::function<bool()>& done, milliseconds limit) {
@@ -80,7 +83,7 @@ bool running(pid_t process) {
   return name_end != std::string::npos && text[name_end + 2] != 'Z' && text[name_end + 2] != 'X';
 }
 
-TEST(ARank, DISABLED_TellsItsVariables) {
+void tells_its_variables() {
   leave_note(concat(variable("RANK"),
                     " ",
                     variable("WORLD_SIZE"),
@@ -96,7 +99,7 @@ TEST(ARank, DISABLED_TellsItsVariables) {
                     variable("TORCHELASTIC_USE_AGENT_STORE")));
 }
 
-TEST(ARank, DISABLED_EndsWithStatus7IfItIsTheLast) {
+void ends_with_status_7_if_it_is_the_last() {
   if (variable("RANK") == std::to_string(std::stoi(variable("WORLD_SIZE")) - 1)) {
     ::_exit(7);
   }
@@ -104,14 +107,14 @@ TEST(ARank, DISABLED_EndsWithStatus7IfItIsTheLast) {
   ::_exit(8);
 }
 
-TEST(ARank, DISABLED_IsKilledIfItIsTheFirst) {
+void is_killed_if_it_is_the_first() {
   if (variable("RANK") == "0") {
     ::raise(SIGKILL);
   }
   std::this_thread::sleep_for(seconds(60));
 }
 
-TEST(ARank, DISABLED_IgnoresSigtermOrEndsWithStatus3) {
+void ignores_sigterm_or_ends_with_status_3() {
   if (variable("RANK") == "0") {
     ::signal(SIGTERM, SIG_IGN);
     leave_note(std::to_string(::getpid()));
@@ -121,7 +124,7 @@ TEST(ARank, DISABLED_IgnoresSigtermOrEndsWithStatus3) {
   ::_exit(3);
 }
 
-TEST(ARank, DISABLED_TellsItsProcessAndSleeps) {
+void tells_its_process_and_sleeps() {
   leave_note(std::to_string(::getpid()));
   std::this_thread::sleep_for(seconds(60));
 }
@@ -129,7 +132,7 @@ TEST(ARank, DISABLED_TellsItsProcessAndSleeps) {
 TEST(LocalLauncher, GivesEachRankTorchrunsVariablesAndReturnsZero) {
   const auto folder = make_folder();
   ::setenv("TORCHELASTIC_USE_AGENT_STORE", "True", 1); // of a torchrun around it: not of these ranks
-  EXPECT_EQ(launch_local(options_for("TellsItsVariables", 3)), 0);
+  EXPECT_EQ(launch(tells_its_variables, 3), 0);
   ::unsetenv("TORCHELASTIC_USE_AGENT_STORE");
   const std::string port = note(folder, 0).substr(note(folder, 0).find(':') + 1);
   for (int rank = 0; rank < 3; ++rank) {
@@ -141,16 +144,15 @@ TEST(LocalLauncher, GivesEachRankTorchrunsVariablesAndReturnsZero) {
 TEST(LocalLauncher, ReturnsTheStatusOfTheRankThatFailedAndEndsTheOthers) {
   make_folder();
   const auto start = Clock::now();
-  EXPECT_EQ(launch_local(options_for("EndsWithStatus7IfItIsTheLast", 3)), 7);
+  EXPECT_EQ(launch(ends_with_status_7_if_it_is_the_last, 3), 7);
   EXPECT_LT(Clock::now() - start, seconds(30));
 }
 
 TEST(LocalLauncher, AKilledRankGives137AndIsReportedForItself) {
   make_folder();
   std::vector<Diagnostic> deaths;
-  LaunchOptions options = options_for("IsKilledIfItIsTheFirst");
-  options.on_death = [&](const Diagnostic& diagnostic) { deaths.push_back(diagnostic); };
-  EXPECT_EQ(launch_local(options), 128 + SIGKILL);
+  const auto note_death = [&](const Diagnostic& diagnostic) { deaths.push_back(diagnostic); };
+  EXPECT_EQ(launch(is_killed_if_it_is_the_first, 2, note_death), 128 + SIGKILL);
   ASSERT_EQ(deaths.size(), 1U); // the others were ended by the launcher: nothing to report
   EXPECT_EQ(deaths.front().code, Code::kRankDied);
   EXPECT_THAT(deaths.front().where, ::testing::StartsWith("rank 0/2, process "));
@@ -159,13 +161,13 @@ TEST(LocalLauncher, AKilledRankGives137AndIsReportedForItself) {
 
 TEST(LocalLauncher, ARankThatIgnoresSigtermIsKilled) {
   const auto folder = make_folder();
-  EXPECT_EQ(launch_local(options_for("IgnoresSigtermOrEndsWithStatus3")), 3);
+  EXPECT_EQ(launch(ignores_sigterm_or_ends_with_status_3), 3);
   EXPECT_FALSE(running(std::stoi(note(folder, 0))));
 }
 
 TEST(LocalLauncher, RefusesANumberOfRanksThatNoHostRuns) {
   for (const std::int64_t ranks : {std::int64_t{0}, std::int64_t{-1}, std::numeric_limits<std::int64_t>::max()}) {
-    expect_refusal([&] { launch_local(options_for("TellsItsVariables", ranks)); },
+    expect_refusal([&] { launch(tells_its_variables, ranks); },
                    Code::kBadRankCount,
                    {"--ranks", concat("expected 1 to ", kMostLocalRanks, ", got ", ranks)});
   }
@@ -178,7 +180,7 @@ TEST(LocalLauncher, StartsNoMoreRanksAfterASignal) {
   ::sigaddset(&term, SIGTERM);
   ::sigprocmask(SIG_BLOCK, &term, nullptr);
   ::raise(SIGTERM); // pending when the launcher begins: it sees it after the first rank
-  EXPECT_EQ(launch_local(options_for("TellsItsProcessAndSleeps", 12)), 128 + SIGTERM);
+  EXPECT_EQ(launch(tells_its_process_and_sleeps, 12), 128 + SIGTERM);
   ::sigprocmask(SIG_UNBLOCK, &term, nullptr);
   EXPECT_EQ(note(folder, 11), "");
 }
@@ -189,7 +191,7 @@ int signal_a_launcher(int signal) {
   const auto folder = make_folder();
   const pid_t launcher = ::fork();
   if (launcher == 0) {
-    ::_exit(launch_local(options_for("TellsItsProcessAndSleeps")));
+    ::_exit(launch(tells_its_process_and_sleeps));
   }
   std::vector<pid_t> ranks;
   for (int rank = 0; rank < 2; ++rank) {

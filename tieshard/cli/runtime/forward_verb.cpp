@@ -172,7 +172,7 @@ void forward_on(const ForwardFlags& flags, at::ScalarType dtype, const DeviceMes
 
 } // namespace
 
-void add_forward(CLI::App& app, Verb& chosen, const std::vector<std::string>& arguments) {
+void add_forward(CLI::App& app, Verb& chosen) {
   const auto flags = std::make_shared<ForwardFlags>();
   CLI::App* verb = app.add_subcommand("forward", "Write a model's logits for given tokens");
   verb->add_option("DIR", flags->model, "Hugging Face checkpoint directory")->required();
@@ -185,13 +185,13 @@ void add_forward(CLI::App& app, Verb& chosen, const std::vector<std::string>& ar
   add_load_flags(*verb, flags->load);
   add_rank_flags(*verb, flags->ranks);
   verb->footer(kForwardExamples);
-  verb->callback([flags, &chosen, arguments] {
-    chosen = [flags, arguments](const Console& console) {
+  verb->callback([flags, &chosen] {
+    chosen = [flags](const Console& console) {
       const at::ScalarType dtype = to_torch(dtype_flag("--dtype", flags->dtype));
       require_between("--count", flags->count, 0, 1'000'000'000);
       require_new_file(flags->out);
       return run_ranks(
-          flags->ranks, arguments, console, [&](const DeviceMesh& mesh) { forward_on(*flags, dtype, mesh, console); });
+          flags->ranks, console, [&](const DeviceMesh& mesh) { forward_on(*flags, dtype, mesh, console); });
     };
   });
 }

@@ -6,7 +6,6 @@
 
 #include <csignal>
 #include <string>
-#include <vector>
 
 #include <CLI/App.hpp>
 #include <CLI/Config.hpp>
@@ -20,12 +19,11 @@
 int main(int argc, char** argv) {
   namespace cli = tieshard::cli;
   std::signal(SIGPIPE, SIG_DFL);
-  const std::vector<std::string> arguments(argv, argv + argc);
   cli::Verb chosen;
   CLI::App app("tieshard-runtime: the verbs of tieshard that compute. Mostly started by `tieshard`.", "tieshard");
   app.set_version_flag("--version", std::string("tieshard ") + cli::version());
   app.require_subcommand(0, 1);
-  cli::add_train(app, chosen, arguments);
-  cli::add_forward(app, chosen, arguments);
+  cli::add_train(app, chosen);
+  cli::add_forward(app, chosen);
   return cli::run_command_line(app, argc, argv, chosen, cli::standard_console());
 }

@@ -70,18 +70,17 @@ void add_rank_flags(CLI::App& verb, RankFlags& flags) {
       ->capture_default_str();
 }
 
-int run_ranks(const RankFlags& flags,
-              const std::vector<std::string>& arguments,
-              const Console& console,
-              const std::function<void(const DeviceMesh&)>& work) {
+int run_ranks(const RankFlags& flags, const Console& console, const std::function<void(const DeviceMesh&)>& work) {
   require_between("--ranks", flags.ranks, 1, 4096);
   require_between("--threads", flags.threads, 1, 1024);
   require_between("--timeout", flags.timeout_s, 1, 1'000'000);
-  const RankEnvironment environment = read_rank_environment();
+  RankEnvironment environment = read_rank_environment();
   if (flags.ranks > 1 && environment.world_size == 1) {
-    return launch_local({.ranks = flags.ranks, .arguments = arguments, .on_death = [&](const Diagnostic& diagnostic) {
-                           print_diagnostic(console.err, diagnostic);
-                         }});
+    const auto report = [&console](const Diagnostic& diagnostic) { print_diagnostic(console.err, diagnostic); };
+    if (const auto status = launch_local({.ranks = flags.ranks, .on_death = report})) {
+      return *status;
+    }
+    environment = read_rank_environment(); // this process is one of the ranks now
   }
   require_same_count(flags, environment);
   const DeviceMesh mesh = DeviceMesh::connect(environment, std::chrono::seconds(flags.timeout_s));

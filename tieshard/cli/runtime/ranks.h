@@ -9,7 +9,6 @@
 #include <cstdint>
 #include <functional>
 #include <string>
-#include <vector>
 
 #include "tieshard/cli/model_flags.h"
 #include "tieshard/cli/report.h"
@@ -33,15 +32,12 @@ struct RankFlags {
 void add_rank_flags(CLI::App& verb, RankFlags& flags);
 
 /// Runs `work` on every rank. Under torchrun, srun or mpirun this process is one of them; otherwise, with --ranks above
-/// 1, it starts them and waits.
+/// 1, it forks them and waits.
 ///
 /// A rank that fails prints its own Diagnostic at once, while its connections are still open; a rank that only followed
 /// says so in one line, a second later: so the cause stands first.
 /// @returns the exit status of the rank, or of the one that failed first
-int run_ranks(const RankFlags& flags,
-              const std::vector<std::string>& arguments,
-              const Console& console,
-              const std::function<void(const DeviceMesh&)>& work);
+int run_ranks(const RankFlags& flags, const Console& console, const std::function<void(const DeviceMesh&)>& work);
 
 /// The flags of a load as the runtime takes them.
 LoadOptions load_options(const LoadFlags& flags, int threads);

@@ -191,9 +191,9 @@ class RunReport {
   double spent_ = 0;
 };
 
-int run_train(const TrainFlags& flags, const std::vector<std::string>& arguments, const Console& console) {
+int run_train(const TrainFlags& flags, const Console& console) {
   const TrainConfig config = checked(flags);
-  return run_ranks(flags.ranks, arguments, console, [&](const DeviceMesh& mesh) {
+  return run_ranks(flags.ranks, console, [&](const DeviceMesh& mesh) {
     RunReport report(config, mesh, console);
     train(config, mesh, report.observer());
   });
@@ -201,7 +201,7 @@ int run_train(const TrainFlags& flags, const std::vector<std::string>& arguments
 
 } // namespace
 
-void add_train(CLI::App& app, Verb& chosen, const std::vector<std::string>& arguments) {
+void add_train(CLI::App& app, Verb& chosen) {
   const auto flags = std::make_shared<TrainFlags>();
   TrainConfig& config = flags->config;
   CLI::App* verb = app.add_subcommand("train", "Train a model over ranks and export it");
@@ -227,9 +227,7 @@ void add_train(CLI::App& app, Verb& chosen, const std::vector<std::string>& argu
   verb->add_flag("--no-reshard-after-forward", flags->no_reshard, "Keep layers whole between forward and backward");
   verb->add_flag("--no-export", flags->no_export, "Leave OUT/export out: only metrics.jsonl and summary.json");
   verb->footer(kTrainExamples);
-  verb->callback([flags, &chosen, arguments] {
-    chosen = [flags, arguments](const Console& console) { return run_train(*flags, arguments, console); };
-  });
+  verb->callback([flags, &chosen] { chosen = [flags](const Console& console) { return run_train(*flags, console); }; });
 }
 
 } // namespace tieshard::cli

@@ -10,7 +10,7 @@
 
 namespace tieshard::cli {
 
-/// Adds the verb to `app`; its callback fills `chosen`. @param arguments  of the process, for starting the other ranks
-void add_train(CLI::App& app, Verb& chosen, const std::vector<std::string>& arguments);
+/// Adds the verb to `app`; its callback fills `chosen`.
+void add_train(CLI::App& app, Verb& chosen);
 
 } // namespace tieshard::cli

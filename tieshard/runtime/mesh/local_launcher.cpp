@@ -1,8 +1,10 @@
 #include "tieshard/runtime/mesh/local_launcher.h"
 
 #include <cerrno>
+#include <cstdio>
 #include <cstdlib>
 #include <map>
+#include <string>
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -41,9 +43,8 @@ int free_port() {
   return ntohs(address.sin_port);
 }
 
-/// In the child: becomes rank `rank`. Does not return.
-[[noreturn]] void become_rank(
-    const LaunchOptions& options, std::int64_t rank, int port, pid_t launcher, const sigset_t& mask) {
+/// In the child: becomes rank `rank`.
+void become_rank(const LaunchOptions& options, std::int64_t rank, int port, pid_t launcher, const sigset_t& mask) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != launcher) { // it died before prctl
     ::_exit(1);
@@ -56,13 +57,6 @@ int free_port() {
   ::setenv("MASTER_ADDR", "127.0.0.1", 1);
   ::setenv("MASTER_PORT", std::to_string(port).c_str(), 1);
   ::unsetenv("TORCHELASTIC_USE_AGENT_STORE");
-  std::vector<char*> arguments;
-  for (const std::string& argument : options.arguments) {
-    arguments.push_back(const_cast<char*>(argument.c_str()));
-  }
-  arguments.push_back(nullptr);
-  ::execv("/proc/self/exe", arguments.data());
-  ::_exit(127);
 }
 
 std::string death_advice(int signal) {
@@ -88,17 +82,21 @@ class Ranks {
     return !ending() && next_ < options_.ranks;
   }
 
-  void start_next(int port, const sigset_t& mask) {
+  /// @returns true in the new rank
+  bool start_next(int port, const sigset_t& mask) {
     const pid_t launcher = ::getpid();
+    std::fflush(nullptr); // else each rank would write what is buffered again
     const pid_t child = ::fork();
     if (child == 0) {
       become_rank(options_, next_, port, launcher, mask);
+      return true;
     }
     if (child < 0) {
       signal_all(SIGKILL);
       fail(concat("fork of rank ", next_));
     }
     running_.emplace(child, next_++);
+    return false;
   }
 
   /// Takes note of every rank that has ended.
@@ -191,7 +189,7 @@ class Ranks {
 
 } // namespace
 
-int launch_local(const LaunchOptions& options) {
+std::optional<int> launch_local(const LaunchOptions& options) {
   if (options.ranks < 1 || options.ranks > kMostLocalRanks) {
     throw InputError({.code = Code::kBadRankCount,
                       .what = "a number of ranks that one host cannot run",
@@ -212,8 +210,8 @@ int launch_local(const LaunchOptions& options) {
   const int port = free_port();
   while (ranks.starting() || ranks.any()) {
     const bool starting = ranks.starting();
-    if (starting) {
-      ranks.start_next(port, before);
+    if (starting && ranks.start_next(port, before)) {
+      return std::nullopt;
     }
     const timespec tick{.tv_sec = 0, .tv_nsec = starting ? 0 : 100'000'000};
     const int signal = ::sigtimedwait(&waited, nullptr, &tick);
