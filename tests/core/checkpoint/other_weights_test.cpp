@@ -63,5 +63,19 @@ TEST_F(OtherWeights, BesideAModelAreWarnedOf) {
   EXPECT_EQ(checkpoint.findings()[0].level, Level::kWarning);
 }
 
+TEST_F(OtherWeights, OfAnAdapterUnderAModelsFileNameAreRefusedAlike) {
+  dir.write(kSingleFile, u8_file({{"base_model.model.q.lora_A.weight", "V"}}));
+  expect_refused(Code::kPeftAdapter, {"base_model.model.q.lora_A.weight", "not named by adapter_config.json"});
+  dir.write("config.json", R"({"model_type": "llama", "architectures": ["LlamaForCausalLM"]})");
+  dir.write("adapter_config.json", R"({"base_model_name_or_path": "some/base"})");
+  expect_refused(Code::kPeftAdapter, {"base_model.model.q.lora_A.weight", "some/base", "merge_and_unload"});
+}
+
+TEST_F(OtherWeights, BesideAMissingConfigAreNotWhatIsSaid) {
+  dir.write(kSingleFile, u8_file({{"v", "V"}}));
+  dir.write("pytorch_model.bin", "x");
+  expect_refused(Code::kConfigMissing, {"config.json"});
+}
+
 } // namespace
 } // namespace tieshard

@@ -116,10 +116,12 @@ Checkpoint Checkpoint::open(const fs::path& directory, const SafetensorsLimits& 
   const bool has_index = is_there(directory / kIndex);
   if (!has_single && !has_index) {
     refuse_other_weights(directory);
-  }
-  checkpoint.config_ = read_config(directory);
-  if (!has_single && !has_index) {
+    read_config(directory);
     throw_no_weights(directory);
+  }
+  const bool has_config = is_there(directory / kConfig);
+  if (has_config) {
+    checkpoint.config_ = read_config(directory);
   }
   std::optional<Diagnostic> stale;
   if (has_single && has_index) {
@@ -144,10 +146,14 @@ Checkpoint Checkpoint::open(const fs::path& directory, const SafetensorsLimits& 
       checkpoint.findings_.push_back(*std::move(stale));
     }
   }
+  std::ranges::sort(checkpoint.tensors_, {}, &StoredTensor::name);
+  refuse_adapter_weights(directory, checkpoint.tensors_);
+  if (!has_config) { // asked after the weights: an adapter has none
+    read_config(directory);
+  }
   if (auto adapter = adapter_beside_model(directory)) {
     checkpoint.findings_.push_back(*std::move(adapter));
   }
-  std::ranges::sort(checkpoint.tensors_, {}, &StoredTensor::name);
   return checkpoint;
 }
 

@@ -10,6 +10,7 @@
 #include "tieshard/core/base/file.h"
 #include "tieshard/core/base/json.h"
 #include "tieshard/core/base/units.h"
+#include "tieshard/core/checkpoint/adapter_names.h"
 
 namespace tieshard {
 namespace {
@@ -72,16 +73,14 @@ std::string base_model_of(const fs::path& directory) {
   return base.empty() ? "not named by adapter_config.json" : concat(format_name(base), " by adapter_config.json");
 }
 
-[[noreturn]] void refuse_adapter(const fs::path& directory, const std::vector<std::string>& names) {
+/// `expected` says what was looked for and what was found.
+[[noreturn]] void refuse_adapter(const fs::path& directory, const std::string& expected) {
   const std::string path = without_slash(directory);
   throw InputError(
       {.code = Code::kPeftAdapter,
        .what = "the directory holds an adapter, not a model",
        .where = directory.string(),
-       .why = concat("expected model.safetensors or its index, got ",
-                     format_names(names),
-                     "; the base model (base_model_name_or_path) is ",
-                     base_model_of(directory)),
+       .why = concat(expected, "; the base model (base_model_name_or_path) is ", base_model_of(directory)),
        .fix =
            concat("pass the base model, or merge the adapter into it and pass that: python -c \"import sys; from peft "
                   "import AutoPeftModelForCausalLM as M; "
@@ -114,10 +113,22 @@ std::string base_model_of(const fs::path& directory) {
 void refuse_other_weights(const fs::path& directory) {
   const std::vector<std::string> names = list_directory(directory);
   if (is_adapter(names)) {
-    refuse_adapter(directory, names);
+    refuse_adapter(directory, concat("expected model.safetensors or its index, got ", format_names(names)));
   }
   if (std::ranges::any_of(names, is_pickled)) {
     refuse_pickled(directory, names);
+  }
+}
+
+void refuse_adapter_weights(const fs::path& directory, const std::vector<StoredTensor>& tensors) {
+  if (are_adapters_alone(tensors)) {
+    const auto adapter = std::ranges::find_if(tensors, [](const auto& each) { return is_adapter_name(each.name); });
+    refuse_adapter(directory,
+                   concat("expected the weights of a model, got ",
+                          tensors.size(),
+                          tensors.size() == 1 ? " tensor" : " tensors",
+                          " without any that an adapter is beside, such as ",
+                          format_name(adapter->name)));
   }
 }
 
