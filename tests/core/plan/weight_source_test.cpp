@@ -326,5 +326,22 @@ TEST(WeightSource, NamesTheNumberOfLayersWhenTheLastOnesAreMissing) {
   }
 }
 
+// --- Packed weights of a model that is known by its stored names alone.
+
+TEST(WeightSource, RefusesWhatOnlyItsQuantiserCanReadThoughNoParameterMissesIt) {
+  const ParameterTable table = {parameter("q.scales", {1, 4})};
+  for (const char* packed : {"q.qweight", "q.weight_packed", "q.W_q", "q.weight"}) {
+    Case(R"({"model_type": "platypus", "quantization_config": {"quant_method": "gptq"}})",
+         table,
+         {counting("q.scales", {1, 4}), zeros(packed, DType::kI32, {1, 4})})
+        .refuses(Code::kDtypeNotLoadable, {packed, "I32", "gptq"});
+  }
+  Case("{}", table, {counting("q.scales", {1, 4}), zeros("q.up_blocks", DType::kU8, {1, 1, 16})})
+      .refuses(Code::kDtypeNotLoadable, {"q.up_blocks"});
+  EXPECT_THAT(
+      Case("{}", table, {counting("q.scales", {1, 4}), zeros("position_ids", DType::kI64, {4})}).sources().unused,
+      ElementsAre("position_ids"));
+}
+
 } // namespace
 } // namespace tieshard

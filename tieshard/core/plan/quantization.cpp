@@ -79,6 +79,16 @@ std::optional<std::string> scaled_weight(std::string_view name) {
   return std::nullopt;
 }
 
+bool is_packed_weight(const StoredTensor& tensor) {
+  if (is_loadable_float(tensor.dtype)) {
+    return false;
+  }
+  constexpr std::string_view kEndings[] = {
+      ".weight", ".qweight", ".weight_packed", ".W_q", ".weight._data", ".codes", "_blocks"};
+  return std::ranges::any_of(
+      kEndings, [&tensor](std::string_view ending) { return std::string_view(tensor.name).ends_with(ending); });
+}
+
 bool is_activation_scale(std::string_view name) {
   constexpr std::string_view kEndings[] = {"input_scale",
                                            "input_scale_ub",

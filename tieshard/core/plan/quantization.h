@@ -38,6 +38,11 @@ const StoredTensor* find_scale(const Checkpoint& checkpoint, const std::string& 
 /// "q_proj.weight_scale_inv"; nothing for other names. Whether there is such a weight is not looked at.
 std::optional<std::string> scaled_weight(std::string_view name);
 
+/// True for a tensor in the place of a weight that only its quantiser can read, by its name and dtype: of GPTQ, AWQ and
+/// compressed-tensors (X.qweight, X.weight_packed), HQQ, quanto and AQLM, MXFP4 blocks, or integers called X.weight.
+/// Call for tensors that give no parameter its values.
+bool is_packed_weight(const StoredTensor& tensor);
+
 /// True for scales of activations and of the key-value cache: weights do not depend on them.
 bool is_activation_scale(std::string_view name);
 

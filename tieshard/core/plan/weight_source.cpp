@@ -3,6 +3,7 @@
 #include <optional>
 #include <utility>
 
+#include "tieshard/core/families/family.h"
 #include "tieshard/core/plan/missing.h"
 #include "tieshard/core/plan/quantization.h"
 #include "tieshard/core/plan/unloadable.h"
@@ -66,6 +67,17 @@ class SourceFinder {
     }
     if (!mismatches_.empty()) {
       refuse_shapes(checkpoint_, mismatches_);
+    }
+  }
+
+  /// Weights that a quantiser packed, of a model whose parameters are those that are stored: nothing misses them.
+  /// Called once all sources are known.
+  void find_packed_weights(const std::vector<bool>& used) {
+    for (std::size_t i = 0; i < used.size(); ++i) {
+      const StoredTensor& tensor = checkpoint_.tensors()[i];
+      if (!used[i] && is_packed_weight(tensor)) {
+        not_loadable_.push_back(&tensor);
+      }
     }
   }
 
@@ -284,6 +296,9 @@ WeightSources find_weight_sources(const Checkpoint& checkpoint,
     mark(source.values);
     mark(source.scales);
     sources.of_parameter.push_back(std::move(source));
+  }
+  if (find_family(checkpoint.config()) == nullptr) {
+    finder.find_packed_weights(used);
   }
   finder.find_stray_scales(used);
   finder.refuse_offenders();
