@@ -2,6 +2,7 @@
 
 from draft import case
 from models import EMBED, HEAD, NORM, T5_NAMES, gpt2, llama, t5
+from stored import Stored
 
 LAYER_0 = "model.layers.0."
 
@@ -136,6 +137,87 @@ def unknown_architecture_with_an_integer_buffer(d):
     d.loads(NORM)
 
 
+def nobody_knows(d, model=None):
+    d.use(model or llama())
+    d.set(model_type="platypus", architectures=["PlatypusForCausalLM"])
+
+
+for wrapper in ("module.", "_orig_mod.", "_fsdp_wrapped_module.", "base_model.model."):
+    def build(d, wrapper=wrapper):
+        nobody_knows(d)
+        d.rename((wrapper + "{}").format)
+        d.names("platypus", wrapper)
+        d.loads(NORM, wrapper + NORM)
+
+    build.__name__ = f"unknown_architecture_under_{wrapper.strip('._').replace('.', '_')}"
+    build.__doc__ = "The wrapper shows by standing in front of all names."
+    case("warn", "wrapper-prefix")(build)
+
+
+@case("warn", "wrapper-prefix")
+def unknown_architecture_with_a_wrapper_inside_its_layers(d):
+    """In all names of each layer."""
+    nobody_knows(d)
+    d.rename(in_layers("_checkpoint_wrapped_module"))
+    d.names("_checkpoint_wrapped_module.")
+    d.loads(LAYER_0 + "mlp.up_proj.weight", LAYER_0 + "_checkpoint_wrapped_module.mlp.up_proj.weight")
+
+
+@case("refuse", "wrapper-prefix", flags=["--no-rename"])
+def unknown_architecture_whose_wrapper_is_not_to_be_stripped(d):
+    """The caller wants the stored names or none."""
+    nobody_knows(d)
+    d.rename("module.{}".format)
+    d.names("module.")
+
+
+@case("refuse", "mixed-prefixes")
+def unknown_architecture_half_under_a_wrapper(d):
+    """Parts of two saves."""
+    nobody_knows(d)
+    d.rename(lambda name: "module." + name if ".layers." in name else name)
+    d.names("module." + LAYER_0, EMBED)
+
+
+def lora(d):
+    d.tensors = {}
+    for layer in range(2):
+        at = f"base_model.model.model.layers.{layer}.self_attn.q_proj."
+        d.add(at + "lora_A.weight", (2, 8))
+        d.add(at + "lora_B.weight", (8, 2))
+
+
+@case("refuse", "peft-adapter")
+def adapter_under_a_models_file_name(d):
+    """model.safetensors holds lora_A and lora_B alone."""
+    d.use(llama())
+    lora(d)
+    d.names("lora_A", "merge_and_unload")
+
+
+@case("refuse", "peft-adapter")
+def adapter_of_an_unknown_architecture(d):
+    """The same beside an adapter_config.json."""
+    nobody_knows(d)
+    lora(d)
+    d.then(lambda directory: (directory / "adapter_config.json").write_text(
+        '{"base_model_name_or_path": "some/base", "peft_type": "LORA"}'))
+    d.names("lora_A", "some/base")
+
+
+@case("refuse", "dtype-not-loadable")
+def unknown_architecture_in_gptq(d):
+    """Integers in the place of weights; their scales are floats and look like parameters."""
+    nobody_knows(d)
+    at = LAYER_0 + "self_attn.q_proj."
+    d.drop(at + "weight")
+    d.tensors |= {at + "qweight": Stored("I32", (1, 8), bytes(32)), at + "qzeros": Stored("I32", (1, 1), bytes(4)),
+                  at + "g_idx": Stored("I32", (8,), bytes(32))}
+    d.add(at + "scales", (1, 8), "F16")
+    d.set(quantization_config={"quant_method": "gptq", "bits": 4, "group_size": 8})
+    d.names("qweight", "gptq")
+
+
 @case("warn", "tie-flag-nested")
 def tie_flag_of_the_text_model_in_a_wrapper(d):
     """A wrapper that nobody knows; its text model says that it is tied, and no head is stored."""
@@ -150,6 +232,4 @@ def tie_flag_of_the_text_model_in_a_wrapper(d):
 
 
 def integers(count):
-    from stored import Stored
-
     return Stored("I64", (1, count), b"".join(i.to_bytes(8, "little") for i in range(count)))

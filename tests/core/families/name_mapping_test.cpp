@@ -281,6 +281,7 @@ TEST(NameMapping, RefusesAModuleOfWhichOnlyAPartIsWrapped) {
   ASSERT_TRUE(refused.has_value());
   EXPECT_EQ(refused->code, Code::kMixedPrefixes);
   EXPECT_THAT(refused->why, AllOf(HasSubstr("model.layers."), HasSubstr("_orig_mod.")));
+  EXPECT_THAT(refused->where, HasSubstr("_orig_mod.")); // names as they are in the files
 }
 
 TEST(NameMapping, IsRefusedWithItsOwnCodeWhereRenamingIsSwitchedOff) {

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "tieshard/core/families/model_names.h"
+#include "tieshard/core/families/name_changes.h"
 #include "tieshard/core/families/prefix_rule.h"
 #include "tieshard/core/families/wrapper_parts.h"
 
@@ -32,17 +33,6 @@ struct Mapper {
   std::vector<Candidate> unknown{};
   std::vector<PrefixRule> rules{};
 };
-
-[[noreturn]] void refuse_mixture(const Checkpoint& checkpoint,
-                                 const std::string& first,
-                                 const std::string& second,
-                                 const std::string& why) {
-  throw InputError({.code = Code::kMixedPrefixes,
-                    .what = "stored names carry prefixes that contradict each other",
-                    .where = concat(checkpoint.directory().string(), ": ", first, " and ", second),
-                    .why = why,
-                    .fix = "save the model again in one piece, or rename or delete one set of the tensors"});
-}
 
 /// Moves candidates whose name the model knows by now.
 void sort_out(Mapper& mapper) {
@@ -92,83 +82,20 @@ std::vector<UnknownName> names_of(const std::vector<Candidate>& candidates) {
   return names;
 }
 
-/// Where a wrapper stood in one of the names but not in all that are stored of that module.
-struct PartlyWrapped {
-  WrapPoint point;
-  std::string with;
-  std::string without;
-};
-
-/// Pre: `wrapped` and `names` live as long as the call; `names` are all that count, in the form without wrapper parts.
-std::optional<PartlyWrapped> partly_wrapped(const std::vector<std::pair<std::string_view, const WrapPoint*>>& wrapped,
-                                            const std::vector<std::string_view>& names) {
-  struct Uses {
-    const WrapPoint* point = nullptr;
-    std::string_view example;
-    std::size_t wrapped = 0;
-    std::size_t in_all = 0;
-  };
-  std::unordered_map<std::string_view, Uses> uses;
-  for (const auto& [name, point] : wrapped) {
-    Uses& use = uses[point->module];
-    if (use.point != nullptr && use.point->parts != point->parts) {
-      return PartlyWrapped{.point = *use.point, .with = std::string(use.example), .without = std::string(name)};
-    }
-    use = {.point = point, .example = name, .wrapped = use.wrapped + 1, .in_all = 0};
-  }
-  const auto each_module = [&uses](std::string_view name, const auto& action) {
-    for (std::size_t length = 0; length != std::string_view::npos;) {
-      if (const auto use = uses.find(name.substr(0, length)); use != uses.end()) {
-        action(use->second);
-      }
-      const std::size_t dot = name.find('.', length);
-      length = dot == std::string_view::npos ? dot : dot + 1;
-    }
-  };
-  for (const std::string_view name : names) {
-    each_module(name, [](Uses& use) { ++use.in_all; });
-  }
-  for (const auto& [module, use] : uses) {
-    if (use.wrapped == use.in_all) {
-      continue;
-    }
-    std::set<std::string_view> with;
-    for (const auto& [name, point] : wrapped) {
-      if (point->module == module) {
-        with.insert(name);
-      }
-    }
-    const std::string_view found = module;
-    const auto without = std::ranges::find_if(
-        names, [&](std::string_view name) { return name.starts_with(found) && !with.contains(name); });
-    return PartlyWrapped{.point = *use.point,
-                         .with = std::string(use.example),
-                         .without = without == names.end() ? std::string() : std::string(*without)};
-  }
-  return std::nullopt;
-}
-
 /// A wrapper wraps a module: all that is stored of it carries its part, or two saves have been mixed.
 void require_whole_modules(const Mapper& mapper) {
-  std::vector<std::pair<std::string_view, const WrapPoint*>> wrapped;
-  std::vector<std::string_view> names;
+  std::vector<WrappedName> names;
+  names.reserve(mapper.exact.size() + mapper.mapped.size());
   for (const StoredTensor* tensor : mapper.exact) {
-    names.push_back(tensor->name);
+    names.push_back({.stored = tensor->stored_name, .name = tensor->name});
   }
   for (const Candidate& candidate : mapper.mapped) {
-    names.push_back(candidate.unwrapped.name);
-    for (const WrapPoint& point : candidate.unwrapped.wrapped) {
-      wrapped.emplace_back(candidate.unwrapped.name, &point);
-    }
+    names.push_back({.stored = candidate.tensor->stored_name,
+                     .name = candidate.unwrapped.name,
+                     .points = candidate.unwrapped.wrapped});
   }
-  if (const auto mixed = wrapped.empty() ? std::nullopt : partly_wrapped(wrapped, names)) {
-    refuse_mixture(mapper.checkpoint,
-                   mixed->with,
-                   mixed->without,
-                   concat(mixed->point.module.empty() ? "the first" : concat("in ", mixed->point.module, " the first"),
-                          " is stored with ",
-                          mixed->point.parts,
-                          ", the second not"));
+  if (const auto mixed = partly_wrapped(names); !mixed.empty()) {
+    refuse_mixed_names(mapper.checkpoint, mixed.front());
   }
 }
 
@@ -178,25 +105,25 @@ bool is_in_whole_modules(const Mapper& mapper, const PrefixRule& rule) {
   changed.reserve(mapper.unknown.size());
   std::vector<WrapPoint> points;
   points.reserve(mapper.unknown.size());
-  std::vector<std::pair<std::string_view, const WrapPoint*>> wrapped;
-  std::vector<std::string_view> names;
+  std::vector<WrappedName> names;
   for (const StoredTensor* tensor : mapper.exact) {
-    names.push_back(tensor->name);
+    names.push_back({.stored = tensor->stored_name, .name = tensor->name});
   }
   for (const Candidate& candidate : mapper.mapped) {
-    names.push_back(candidate.name);
+    names.push_back({.stored = candidate.tensor->stored_name, .name = candidate.name});
   }
   for (const Candidate& candidate : mapper.unknown) {
     const std::size_t at = candidate.name.find("." + rule.from);
     auto name = rule.apply(candidate.name);
-    names.push_back(changed.emplace_back(name ? *std::move(name) : candidate.name));
+    WrappedName& wrapped =
+        names.emplace_back(WrappedName{.stored = candidate.tensor->stored_name,
+                                       .name = changed.emplace_back(name ? *std::move(name) : candidate.name)});
     if (at != std::string::npos) {
-      wrapped.emplace_back(
-          names.back(),
-          &points.emplace_back(WrapPoint{.module = candidate.name.substr(0, at + 1), .parts = rule.from}));
+      points.push_back({.module = candidate.name.substr(0, at + 1), .parts = rule.from});
+      wrapped.points = std::span(&points.back(), 1);
     }
   }
-  return !partly_wrapped(wrapped, names);
+  return partly_wrapped(names).empty();
 }
 
 /// A leading prefix belongs to all that is stored of a module of the model: no other name may stand beside the new
@@ -214,13 +141,13 @@ void require_whole_prefix(const Mapper& mapper, const PrefixRule& rule) {
     if (beside == changed.end() || !name.starts_with(rule.to)) {
       return;
     }
-    refuse_mixture(mapper.checkpoint,
-                   beside->second->tensor->stored_name,
-                   stored_name,
-                   concat("the first becomes ",
-                          beside->second->name,
-                          rule.from.empty() ? concat(" with ", rule.to) : concat(" without ", rule.from),
-                          ", the second is a name of the model as it is"));
+    refuse_mixed_names(mapper.checkpoint,
+                       beside->second->tensor->stored_name,
+                       stored_name,
+                       concat("the first becomes ",
+                              beside->second->name,
+                              rule.from.empty() ? concat(" with ", rule.to) : concat(" without ", rule.from),
+                              ", the second is a name of the model as it is"));
   };
   for (const StoredTensor* tensor : mapper.exact) {
     check(tensor->name, tensor->stored_name);
@@ -242,14 +169,14 @@ void require_one_prefix(const Mapper& mapper, const std::vector<std::size_t>& fi
     const auto candidate = std::ranges::find_if(candidates, is_it);
     return candidate == candidates.end() ? std::string() : candidate->tensor->stored_name;
   };
-  refuse_mixture(mapper.checkpoint,
-                 found(mapper.mapped, [](const Candidate& candidate) { return candidate.by_rule; }),
-                 found(mapper.unknown,
-                       [&](const Candidate& candidate) {
-                         const auto changed = other->apply(candidate.name);
-                         return changed && mapper.model.knows(*changed);
-                       }),
-                 "two sets of names with different prefixes stand for parameters of one model");
+  refuse_mixed_names(mapper.checkpoint,
+                     found(mapper.mapped, [](const Candidate& candidate) { return candidate.by_rule; }),
+                     found(mapper.unknown,
+                           [&](const Candidate& candidate) {
+                             const auto changed = other->apply(candidate.name);
+                             return changed && mapper.model.knows(*changed);
+                           }),
+                     "two sets of names with different prefixes stand for parameters of one model");
 }
 
 void apply(Mapper& mapper, const PrefixRule& rule) {
@@ -291,71 +218,36 @@ void find_rules(Mapper& mapper) {
 
 /// Throws where two tensors would have one name.
 void require_distinct(const Mapper& mapper) {
-  std::unordered_map<std::string_view, const StoredTensor*> taken;
-  const auto take = [&](std::string_view name, const StoredTensor* tensor) {
-    const auto [other, added] = taken.emplace(name, tensor);
-    if (!added) {
-      refuse_mixture(mapper.checkpoint,
-                     tensor->stored_name,
-                     other->second->stored_name,
-                     concat("both would be ", name, ", and which of them is right cannot be told"));
-    }
-  };
-  std::ranges::for_each(mapper.exact, [&](const StoredTensor* tensor) { take(tensor->name, tensor); });
-  std::ranges::for_each(mapper.mapped, [&](const Candidate& candidate) { take(candidate.name, candidate.tensor); });
-}
-
-/// The finding for all tensors that one kind of change concerns; `said` says what is done to their names.
-Diagnostic renaming(const Mapper& mapper,
-                    Code code,
-                    const std::string& said,
-                    const std::vector<const Candidate*>& concerned,
-                    bool rename) {
-  const Candidate& example = *concerned.front();
-  Diagnostic diagnostic{
-      .level = rename ? Level::kWarning : Level::kError,
-      .code = code,
-      .what = std::string(code == Code::kWrapperPrefix ? "stored names carry a wrapper's prefix"
-                                                       : "stored names lack or add the base model's prefix"),
-      .where = concat(mapper.checkpoint.directory().string(), ": ", example.tensor->stored_name),
-      .why = concat(said,
-                    ", so that ",
-                    concerned.size(),
-                    concerned.size() == 1 ? " tensor has" : " tensors have",
-                    " names of the model: ",
-                    example.tensor->stored_name,
-                    " -> ",
-                    example.name),
-      .fix = "nothing has to be done; an export writes the model's names"};
-  if (!rename) {
-    diagnostic.why = concat("renaming is switched off; ", diagnostic.why);
-    diagnostic.fix = "leave --no-rename out, or rename the tensors in the files";
+  std::vector<ChangedName> names;
+  names.reserve(mapper.exact.size() + mapper.mapped.size());
+  for (const StoredTensor* tensor : mapper.exact) {
+    names.push_back({.stored = tensor->stored_name, .name = tensor->name});
   }
-  return diagnostic;
+  for (const Candidate& candidate : mapper.mapped) {
+    names.push_back({.stored = candidate.tensor->stored_name, .name = candidate.name});
+  }
+  require_distinct_names(mapper.checkpoint, names);
 }
 
 std::vector<Diagnostic> findings_of(const Mapper& mapper, bool rename) {
   std::vector<Diagnostic> findings;
   std::set<std::string> parts;
-  std::vector<const Candidate*> wrapped;
-  std::vector<const Candidate*> by_rule;
+  std::vector<ChangedName> wrapped;
+  std::vector<ChangedName> by_rule;
   for (const Candidate& candidate : mapper.mapped) {
+    const ChangedName changed{.stored = candidate.tensor->stored_name, .name = candidate.name};
     if (!candidate.unwrapped.wrapped.empty()) {
-      wrapped.push_back(&candidate);
+      wrapped.push_back(changed);
     }
     if (candidate.name != candidate.unwrapped.name) {
-      by_rule.push_back(&candidate);
+      by_rule.push_back(changed);
     }
     for (const WrapPoint& point : candidate.unwrapped.wrapped) {
       parts.insert(point.parts);
     }
   }
   if (!wrapped.empty()) {
-    std::string all;
-    for (const std::string& part : parts) {
-      all += concat(all.empty() ? "" : ", ", part);
-    }
-    findings.push_back(renaming(mapper, Code::kWrapperPrefix, concat(all, " is taken out"), wrapped, rename));
+    findings.push_back(renaming(mapper.checkpoint, Code::kWrapperPrefix, taken_out(parts), wrapped, rename));
   }
   for (const PrefixRule& rule : mapper.rules) {
     const bool is_base =
@@ -366,7 +258,7 @@ std::vector<Diagnostic> findings_of(const Mapper& mapper, bool rename) {
                              : rule.to.empty() ? concat(rule.from, " is taken out")
                                                : concat(rule.from, " is replaced with ", rule.to);
     findings.push_back(
-        renaming(mapper, is_base ? Code::kBaseModelPrefix : Code::kWrapperPrefix, said, by_rule, rename));
+        renaming(mapper.checkpoint, is_base ? Code::kBaseModelPrefix : Code::kWrapperPrefix, said, by_rule, rename));
   }
   return findings;
 }
@@ -382,7 +274,9 @@ NameMapping find_name_mapping(const Checkpoint& checkpoint,
     if (mapper.model.knows(tensor.name)) {
       mapper.exact.push_back(&tensor);
     } else {
-      Candidate candidate{.tensor = &tensor, .unwrapped = unwrap(tensor.name, mapper.model)};
+      Candidate candidate{.tensor = &tensor, .unwrapped = unwrap(tensor.name, [&](std::string_view part) {
+                                               return mapper.model.has_part(part);
+                                             })};
       candidate.name = candidate.unwrapped.name;
       mapper.unknown.push_back(std::move(candidate));
     }

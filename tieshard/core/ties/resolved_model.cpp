@@ -5,12 +5,14 @@
 #include <utility>
 
 #include "tieshard/core/families/name_mapping.h"
+#include "tieshard/core/families/stored_names.h"
 #include "tieshard/core/families/stored_table.h"
 
 namespace tieshard {
 namespace {
 
-Diagnostic unknown_architecture(const HfConfig& config) {
+Diagnostic unknown_architecture(const Checkpoint& checkpoint) {
+  const HfConfig& config = checkpoint.config();
   return {.level = Level::kWarning,
           .code = Code::kUnknownArchitecture,
           .what = "the model family is not known",
@@ -24,6 +26,13 @@ Diagnostic unknown_architecture(const HfConfig& config) {
           .fix = "compare the list of parameters with the model's own"};
 }
 
+void rename(ResolvedModel& model, NameMapping mapping) {
+  if (!mapping.names.empty()) {
+    model.checkpoint = std::move(model.checkpoint).renamed(mapping.names);
+  }
+  std::ranges::move(mapping.findings, std::back_inserter(model.findings));
+}
+
 } // namespace
 
 std::vector<UnitSpec> ResolvedModel::units() const {
@@ -35,16 +44,14 @@ ResolvedModel resolve_model(const std::filesystem::path& directory, const Resolv
   const HfConfig& config = model.checkpoint.config();
   model.family = find_family(config);
   model.findings = model.checkpoint.findings();
+  const NameMappingOptions naming{.rename = options.rename};
   if (model.family != nullptr) {
     model.table = model.family->table(config);
-    NameMapping mapping = find_name_mapping(model.checkpoint, model.table, *model.family, {.rename = options.rename});
-    if (!mapping.names.empty()) {
-      model.checkpoint = std::move(model.checkpoint).renamed(mapping.names);
-    }
-    std::ranges::move(mapping.findings, std::back_inserter(model.findings));
+    rename(model, find_name_mapping(model.checkpoint, model.table, *model.family, naming));
   } else {
+    rename(model, find_wrapper_mapping(model.checkpoint, naming));
     model.table = table_of_stored(model.checkpoint);
-    model.findings.push_back(unknown_architecture(config));
+    model.findings.push_back(unknown_architecture(model.checkpoint));
   }
   model.ties = TieRegistry::of(model.checkpoint, model.table, options.ties);
   std::ranges::copy(model.ties.findings(), std::back_inserter(model.findings));

@@ -37,7 +37,8 @@ struct ResolvedModel {
 /// and both copies where a tied weight is stored twice. Equal on every rank.
 ///
 /// An architecture that is not known is taken by its stored names, with the warning unknown-architecture.
-/// @throws InputError whatever Checkpoint::open, Family::table, find_name_mapping and TieRegistry::of throw
+/// @throws InputError whatever Checkpoint::open, Family::table, find_name_mapping, find_wrapper_mapping and
+///         TieRegistry::of throw
 ResolvedModel resolve_model(const std::filesystem::path& directory, const ResolveOptions& options = {});
 
 } // namespace tieshard
