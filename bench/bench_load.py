@@ -3,7 +3,8 @@
     python bench/bench_load.py [--model DIR] [--ranks 2] [--repeats 5] [--loaders native dcp slices accelerate]
 
 Without --model: a random Llama of 1.24 billion parameters in BF16 (tools/make_llama.py) into bf16 and into fp32 shards.
-The sides take turns, --repeats times after one turn that is not counted, with the page cache warm.
+The sides take turns, --repeats times after one turn that is not counted, with the page cache warm, and with the memory
+warm too (bench/warm_memory.py).
 
 seconds  until every page of every shard has been touched, model code already imported; median, and the least
 ready    from the start of the command until then
@@ -21,6 +22,7 @@ import sys
 
 from read_floor import floor_seconds
 from two_sides import BYTES, ROOT, machine, median, print_table, run_peer, run_tieshard
+from warm_memory import warm_memory
 
 LOADERS = ["native", "dcp", "slices", "accelerate"]
 POLICIES = ["first", "last"]
@@ -45,6 +47,11 @@ def shard_mib(model, ranks, dtype):
     return stored / BYTES["bfloat16"] * BYTES[dtype] / ranks / 2**20
 
 
+def needed_mib(model, ranks, dtype):
+    """Memory of all ranks together."""
+    return ranks * (1.05 * shard_mib(model, ranks, dtype) + ALLOWED_MIB)
+
+
 def weights(model):
     return sorted(pathlib.Path(model).glob("*.safetensors"))
 
@@ -67,6 +74,7 @@ def measure(model, arguments, dtype):
     results = {side: [] for side in sides}
     for turn in range(arguments.repeats + 1):
         for side, once in sides.items():
+            warm_memory(needed_mib(model, arguments.ranks, dtype))
             result = once()
             if turn > 0:
                 results[side].append(result)
@@ -78,6 +86,7 @@ def measure_floor(model, arguments):
     floors = {"4 KiB": [], "2 MiB": []}
     for turn in range(arguments.repeats + 1):
         for pages, seconds in floors.items():
+            warm_memory(needed_mib(model, arguments.ranks, "bfloat16"))
             took = floor_seconds(weights(model), arguments.ranks, pages == "2 MiB")
             if turn > 0:
                 seconds.append(took)

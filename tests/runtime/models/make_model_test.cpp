@@ -26,6 +26,14 @@ TEST(MakeModel, RefusesAnArchitectureThatIsNotKnownAndListsTheKnownOnes) {
   expect_refusal([&] { make_model(config, TieRegistry()); }, Code::kUnknownArchitecture, {"mamba", "llama"});
 }
 
+TEST(MakeModel, RefusesAFamilyThatCanBeLoadedButNotRunYet) {
+  const HfConfig config =
+      HfConfig::parse(R"({"model_type": "gpt_oss", "architectures": ["GptOssForCausalLM"]})", "c.json");
+  expect_refusal([&] { make_model(config, TieRegistry()); },
+                 Code::kUnknownArchitecture,
+                 {"c.json", "the family is gpt_oss; only llama can be run", "plan and doctor"});
+}
+
 TEST(MakeModel, GivesShapesWithoutBytesAndEveryParameterTrainable) {
   const auto model = make_model(llama_config(), TieRegistry());
   for (const NamedTensor& named : named_parameters(*model)) {
