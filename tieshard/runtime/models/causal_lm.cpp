@@ -4,10 +4,29 @@
 
 #include <ATen/ATen.h>
 
+#include "tieshard/runtime/models/linear_cross_entropy.h"
+
 namespace tieshard {
 
 void CausalLm::set_unit_runner(std::shared_ptr<UnitRunner> runner) {
   runner_ = runner ? std::move(runner) : std::make_shared<UnitRunner>();
+}
+
+at::Tensor CausalLm::forward(const at::Tensor& ids) {
+  return runner_->run(
+      *this, ids, [this](const at::Tensor& tokens) { return at::linear(hidden_states(tokens), head_weight()); });
+}
+
+at::Tensor CausalLm::loss(const at::Tensor& ids, const at::Tensor& labels, double scale) {
+  return runner_->run(*this, ids, [&](const at::Tensor& tokens) {
+    const at::Tensor x_BTH = hidden_states(tokens);
+    const std::int64_t predicted = x_BTH.size(1) - 1; // the last position predicts nothing
+    return linear_cross_entropy_sum(x_BTH.narrow(1, 0, predicted).reshape({-1, x_BTH.size(2)}),
+                                    head_weight(),
+                                    labels.narrow(1, 1, predicted).reshape({-1}),
+                                    kIgnoredLabel,
+                                    scale);
+  });
 }
 
 std::int64_t count_targets(const at::Tensor& labels_BT) {

@@ -27,7 +27,12 @@ struct UnitModule {
 class CausalLm : public torch::nn::Module {
  public:
   /// ids int64 [B, T] -> logits [B, T, V], in the dtype of the parameters.
-  virtual at::Tensor forward(const at::Tensor& ids) = 0;
+  at::Tensor forward(const at::Tensor& ids);
+
+  /// scale * causal_lm_loss_sum(forward(ids), labels), but the logits exist in pieces only, forward and backward
+  /// (linear_cross_entropy.h). `scale` is mostly 1 / the number of targets of the global batch.
+  /// @param ids, labels  int64 [B, T]
+  at::Tensor loss(const at::Tensor& ids, const at::Tensor& labels, double scale = 1.0);
 
   /// The model itself first, then each decoder layer.
   virtual std::vector<UnitModule> units() = 0;
@@ -38,6 +43,13 @@ class CausalLm : public torch::nn::Module {
   const std::shared_ptr<UnitRunner>& unit_runner() const noexcept {
     return runner_;
   }
+
+ protected:
+  /// ids int64 [B, T] -> what the head is applied to [B, T, H]. Runs inside the root unit.
+  virtual at::Tensor hidden_states(const at::Tensor& ids) = 0;
+
+  /// The head [V, H]; the embedding where they are tied.
+  virtual const at::Tensor& head_weight() const = 0;
 
  private:
   std::shared_ptr<UnitRunner> runner_ = std::make_shared<UnitRunner>();

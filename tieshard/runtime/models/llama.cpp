@@ -86,9 +86,12 @@ LlamaForCausalLm::LlamaForCausalLm(const LlamaConfig& config, bool tied, const a
                                   : Linear(config.hidden_size, config.vocab_size, /*with_bias=*/false, options));
 }
 
-at::Tensor LlamaForCausalLm::forward(const at::Tensor& ids_BT) {
-  return unit_runner()->run(
-      *this, ids_BT, [this](const at::Tensor& ids) { return lm_head_->forward(model_->forward(ids, *unit_runner())); });
+at::Tensor LlamaForCausalLm::hidden_states(const at::Tensor& ids_BT) {
+  return model_->forward(ids_BT, *unit_runner());
+}
+
+const at::Tensor& LlamaForCausalLm::head_weight() const {
+  return lm_head_->weight;
 }
 
 std::vector<UnitModule> LlamaForCausalLm::units() {

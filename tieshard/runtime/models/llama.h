@@ -78,8 +78,11 @@ class LlamaForCausalLm : public CausalLm {
   /// @param tied  the head is the embedding: one tensor under two names
   LlamaForCausalLm(const LlamaConfig& config, bool tied, const at::TensorOptions& options);
 
-  at::Tensor forward(const at::Tensor& ids_BT) override;
   std::vector<UnitModule> units() override;
+
+ protected:
+  at::Tensor hidden_states(const at::Tensor& ids_BT) override;
+  const at::Tensor& head_weight() const override;
 
  private:
   LlamaModel model_{nullptr};

@@ -7,7 +7,6 @@
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
-#include <torch/optim/adamw.h>
 
 #include "tieshard/core/base/error.h"
 #include "tieshard/core/base/file.h"
@@ -17,6 +16,7 @@
 #include "tieshard/runtime/mesh/agree.h"
 #include "tieshard/runtime/mesh/collectives.h"
 #include "tieshard/runtime/optim/clip_grad_norm.h"
+#include "tieshard/runtime/optim/fused_adamw.h"
 #include "tieshard/runtime/optim/optimizer_guard.h"
 
 namespace tieshard {
@@ -129,10 +129,10 @@ void run_steps(const TrainConfig& config,
                RunSummary& summary) {
   std::optional<MetricsFile> file;
   auto optimizer = OptimizerGuard(parallel.state)
-                       .build<torch::optim::AdamW>(torch::optim::AdamWOptions(config.lr)
-                                                       .betas({config.beta1, config.beta2})
-                                                       .eps(config.eps)
-                                                       .weight_decay(config.weight_decay));
+                       .build<FusedAdamW>(torch::optim::AdamWOptions(config.lr)
+                                              .betas({config.beta1, config.beta2})
+                                              .eps(config.eps)
+                                              .weight_decay(config.weight_decay));
   parallel.model->train();
   for (std::int64_t step = 0; step < config.steps; ++step) {
     const Clock::time_point start = Clock::now();
@@ -172,7 +172,7 @@ double backward_global_mean(CausalLm& model, const DeviceMesh& mesh, const at::T
                       .where = mesh.where(),
                       .fix = "give sequences of at least two tokens, and labels that are not all -100"});
   }
-  const at::Tensor loss = causal_lm_loss_sum(model.forward(ids), labels) / static_cast<double>(count);
+  const at::Tensor loss = model.loss(ids, labels, 1.0 / static_cast<double>(count));
   loss.backward();
   at::Tensor total = loss.detach().to(at::kDouble).reshape({1});
   all_reduce(mesh, total);

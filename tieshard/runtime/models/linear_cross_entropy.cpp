@@ -1,0 +1,172 @@
+#include "tieshard/runtime/models/linear_cross_entropy.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/functions/utils.h>
+
+#include "tieshard/core/base/error.h"
+
+namespace tieshard {
+namespace {
+
+/// Gives out the gradients that the forward pass made. Those of a graph that is not kept leave with the first backward,
+/// so that the accumulation can take them instead of copying.
+class LinearCrossEntropyBackward : public torch::autograd::Node {
+ public:
+  LinearCrossEntropyBackward(torch::autograd::edge_list&& edges, at::Tensor x_gradient, at::Tensor weight_gradient)
+      : Node(std::move(edges)), x_gradient_(std::move(x_gradient)), weight_gradient_(std::move(weight_gradient)) {}
+
+  torch::autograd::variable_list apply(torch::autograd::variable_list&& gradients) override {
+    if (at::GradMode::is_enabled()) {
+      throw UsageError({.code = Code::kWrongState,
+                        .what = "the loss has no second derivative",
+                        .where = name(),
+                        .why = "backward was called with create_graph",
+                        .fix = "compute the loss of the whole logits: causal_lm_loss_sum(model.forward(ids), labels)"});
+    }
+    if (!gradients.front().defined()) {
+      return {at::Tensor(), at::Tensor()};
+    }
+    const double factor = gradients.front().item<double>();
+    const bool last = !torch::autograd::get_current_graph_task_keep_graph();
+    return {give(x_gradient_, factor, last), give(weight_gradient_, factor, last)};
+  }
+
+  std::string name() const override {
+    return "LinearCrossEntropyBackward";
+  }
+
+  void release_variables() override {
+    x_gradient_.reset();
+    weight_gradient_.reset();
+  }
+
+ private:
+  static at::Tensor give(at::Tensor& kept, double factor, bool last) {
+    if (!kept.defined()) {
+      return {};
+    }
+    at::Tensor given = last ? std::exchange(kept, at::Tensor()) : kept.clone();
+    return factor == 1.0 ? given : given.mul_(factor);
+  }
+
+  at::Tensor x_gradient_;
+  at::Tensor weight_gradient_;
+};
+
+/// What one call works on: rows with a target only.
+struct Work {
+  at::Tensor x_RH;
+  at::Tensor weight_VH;
+  at::Tensor targets_R;
+  double scale = 1.0;
+  at::Tensor x_gradient{};      ///< [R, H], undefined when not wanted
+  at::Tensor weight_gradient{}; ///< [V, H] in float32 where several pieces are added up, undefined when not wanted
+};
+
+std::int64_t rows_in_piece(std::int64_t rows, std::int64_t vocab) {
+  const std::int64_t most = std::max<std::int64_t>(1, kLogitsBytes / (vocab * std::int64_t{sizeof(float)}));
+  const std::int64_t pieces = std::max<std::int64_t>(1, (rows + most - 1) / most);
+  return std::max<std::int64_t>(1, (rows + pieces - 1) / pieces);
+}
+
+/// Adds the gradients of rows [begin, begin + rows): `log_probabilities` [rows, V] float32 is used up.
+void add_gradients(Work& work, at::Tensor log_probabilities, std::int64_t begin, std::int64_t rows) {
+  const at::Tensor targets = work.targets_R.narrow(0, begin, rows).unsqueeze(1);
+  at::Tensor slope = log_probabilities.exp_();
+  slope.scatter_add_(1, targets, at::full({rows, 1}, -1.0, slope.options()));
+  slope = slope.mul_(work.scale).to(work.x_RH.scalar_type());
+  if (work.x_gradient.defined()) {
+    at::Tensor part = work.x_gradient.narrow(0, begin, rows);
+    at::mm_out(part, slope, work.weight_VH);
+  }
+  if (!work.weight_gradient.defined()) {
+    return;
+  }
+  const at::Tensor x = work.x_RH.narrow(0, begin, rows);
+  if (rows == work.x_RH.size(0)) {
+    at::mm_out(work.weight_gradient, slope.t(), x);
+  } else if (work.weight_gradient.scalar_type() == x.scalar_type()) {
+    work.weight_gradient.addmm_(slope.t(), x);
+  } else {
+    work.weight_gradient.add_(at::mm(slope.t(), x));
+  }
+}
+
+/// The loss of all rows, and their gradients.
+double run(Work& work) {
+  const std::int64_t rows = work.x_RH.size(0);
+  const std::int64_t piece = rows_in_piece(rows, work.weight_VH.size(0));
+  const bool wants_gradient = work.x_gradient.defined() || work.weight_gradient.defined();
+  double sum = 0;
+  for (std::int64_t begin = 0; begin < rows; begin += piece) {
+    const std::int64_t count = std::min(piece, rows - begin);
+    at::Tensor log_probabilities =
+        at::log_softmax(at::mm(work.x_RH.narrow(0, begin, count), work.weight_VH.t()), 1, at::kFloat);
+    const at::Tensor targets = work.targets_R.narrow(0, begin, count).unsqueeze(1);
+    sum -= log_probabilities.gather(1, targets).sum(at::kDouble).item<double>();
+    if (wants_gradient) {
+      add_gradients(work, std::move(log_probabilities), begin, count);
+    }
+  }
+  return sum * work.scale;
+}
+
+bool wants_gradient(const at::Tensor& tensor) {
+  return at::GradMode::is_enabled() && tensor.requires_grad();
+}
+
+/// [R, H] of all rows, from those of the rows with a target.
+at::Tensor spread(const at::Tensor& part, const at::Tensor& chosen, std::int64_t rows) {
+  return part.size(0) == rows ? part : at::zeros({rows, part.size(1)}, part.options()).index_copy_(0, chosen, part);
+}
+
+} // namespace
+
+at::Tensor linear_cross_entropy_sum(const at::Tensor& x_RH,
+                                    const at::Tensor& weight_VH,
+                                    const at::Tensor& targets_R,
+                                    std::int64_t ignored,
+                                    double scale) {
+  const bool x_wants = wants_gradient(x_RH);
+  const bool weight_wants = wants_gradient(weight_VH);
+  const auto edges = torch::autograd::collect_next_edges(x_RH, weight_VH);
+  at::Tensor loss;
+  at::Tensor x_gradient;
+  at::Tensor weight_gradient;
+  {
+    const at::NoGradGuard no_grad;
+    const std::int64_t rows = x_RH.size(0);
+    const at::Tensor chosen = (targets_R != ignored).nonzero().squeeze(1);
+    const bool all = chosen.size(0) == rows;
+    Work work{.x_RH = all ? x_RH.detach() : x_RH.index_select(0, chosen),
+              .weight_VH = weight_VH.detach(),
+              .targets_R = all ? targets_R : targets_R.index_select(0, chosen),
+              .scale = scale};
+    if (x_wants) {
+      work.x_gradient = at::empty_like(work.x_RH);
+    }
+    if (weight_wants) {
+      const bool one_piece = chosen.size(0) <= rows_in_piece(chosen.size(0), weight_VH.size(0));
+      work.weight_gradient =
+          at::zeros(weight_VH.sizes(), weight_VH.options().dtype(one_piece ? weight_VH.scalar_type() : at::kFloat));
+    }
+    loss = at::full({}, run(work), x_RH.options().dtype(at::kFloat));
+    x_gradient = x_wants ? spread(work.x_gradient, chosen, rows) : at::Tensor();
+    weight_gradient = weight_wants ? work.weight_gradient.to(weight_VH.scalar_type()) : at::Tensor();
+  }
+  if (x_wants || weight_wants) {
+    torch::autograd::set_history(
+        loss,
+        c10::make_intrusive<LinearCrossEntropyBackward>(
+            torch::autograd::edge_list(edges), std::move(x_gradient), std::move(weight_gradient)));
+  }
+  return loss;
+}
+
+} // namespace tieshard
