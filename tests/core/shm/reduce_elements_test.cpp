@@ -91,9 +91,8 @@ TEST(ReduceElements, RefusesWhatHasNoSum) {
   EXPECT_TRUE(can_reduce(DType::kBF16));
   std::byte target{};
   const std::byte* arrays[] = {&target};
-  expect_refusal([&] { reduce_elements(Reduction::kSum, DType::kF8E4M3, &target, arrays, 1); },
-                 Code::kBug,
-                 {"F8_E4M3"});
+  expect_refusal(
+      [&] { reduce_elements(Reduction::kSum, DType::kF8E4M3, &target, arrays, 1); }, Code::kBug, {"F8_E4M3"});
 }
 
 } // namespace

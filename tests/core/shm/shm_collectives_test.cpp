@@ -23,15 +23,8 @@ constexpr std::size_t kLarge = 3'000'007;
 constexpr std::size_t kLarge = 150'000'007;
 #endif
 
-constexpr DType kReducible[] = {DType::kF32,
-                                DType::kF64,
-                                DType::kBF16,
-                                DType::kF16,
-                                DType::kI64,
-                                DType::kI32,
-                                DType::kI16,
-                                DType::kI8,
-                                DType::kU8};
+constexpr DType kReducible[] = {
+    DType::kF32, DType::kF64, DType::kBF16, DType::kF16, DType::kI64, DType::kI32, DType::kI16, DType::kI8, DType::kU8};
 /// Around a piece (512 bytes here) and its parts, and several times around the ring.
 constexpr std::size_t kCounts[] = {0, 1, 7, 63, 64, 65, 127, 128, 513, 1001, 5000};
 
@@ -166,10 +159,9 @@ TEST_P(ShmCollectives, ReduceScatterTakesAnOutputThatIsItsPlaceInTheInput) {
     Bytes input = values_of(group.rank(), kCount * group.size(), DType::kF32);
     std::byte* place = input.data() + group.rank() * kCount * 4;
     reduce_scatter(group, place, input.data(), kCount, DType::kF32, Reduction::kSum);
-    EXPECT_EQ(part_of(input, group.rank(), kCount * 4),
-              part_of(reduced(group.size(), kCount * group.size(), DType::kF32, Reduction::kSum),
-                      group.rank(),
-                      kCount * 4));
+    EXPECT_EQ(
+        part_of(input, group.rank(), kCount * 4),
+        part_of(reduced(group.size(), kCount * group.size(), DType::kF32, Reduction::kSum), group.rank(), kCount * 4));
   });
 }
 
@@ -240,8 +232,7 @@ TEST(ShmCollectivesOfProcesses, GatherAndReduceHundredsOfMegabytes) {
       }
     }
     output.resize(kLarge);
-    reduce_scatter(
-        group, reinterpret_cast<std::byte*>(output.data()), bytes, kLarge, DType::kU8, Reduction::kSum);
+    reduce_scatter(group, reinterpret_cast<std::byte*>(output.data()), bytes, kLarge, DType::kU8, Reduction::kSum);
     const std::size_t first = group.rank() * kLarge;
     for (std::size_t i = (first + 996) / 997 * 997; i < first + kLarge; i += 997) {
       ASSERT_EQ(output[i - first], static_cast<std::uint8_t>(2 * (i / 997) + 1)) << i;

@@ -159,11 +159,8 @@ bool can_reduce(DType dtype) {
   return reducer_of(dtype) != nullptr;
 }
 
-void reduce_elements(Reduction reduction,
-                     DType dtype,
-                     std::byte* target,
-                     std::span<const std::byte* const> arrays,
-                     std::size_t count) {
+void reduce_elements(
+    Reduction reduction, DType dtype, std::byte* target, std::span<const std::byte* const> arrays, std::size_t count) {
   const Reducer reducer = reducer_of(dtype);
   if (reducer == nullptr) {
     throw InternalError({.code = Code::kBug,

@@ -24,10 +24,7 @@ bool can_reduce(DType dtype);
 /// target[i] = arrays[0][i] op arrays[1][i] op ... for `count` elements of `dtype`, which can_reduce.
 /// `target` may be one of the arrays, but may not overlap one otherwise.
 /// @param arrays  at least one, each aligned to its element
-void reduce_elements(Reduction reduction,
-                     DType dtype,
-                     std::byte* target,
-                     std::span<const std::byte* const> arrays,
-                     std::size_t count);
+void reduce_elements(
+    Reduction reduction, DType dtype, std::byte* target, std::span<const std::byte* const> arrays, std::size_t count);
 
 } // namespace tieshard

@@ -89,12 +89,8 @@ void all_gather(ShmGroup& group, std::byte* output, const std::byte* input, std:
   run_steps(group, steps_for(bytes, piece), write, read);
 }
 
-void reduce_scatter(ShmGroup& group,
-                    std::byte* output,
-                    const std::byte* input,
-                    std::size_t count,
-                    DType dtype,
-                    Reduction reduction) {
+void reduce_scatter(
+    ShmGroup& group, std::byte* output, const std::byte* input, std::size_t count, DType dtype, Reduction reduction) {
   const std::size_t element = static_cast<std::size_t>(bits(dtype)) / 8;
   const std::size_t bytes = count * element;
   group.begin({.collective = Collective::kReduceScatter, .reduction = reduction, .dtype = dtype, .bytes = bytes});

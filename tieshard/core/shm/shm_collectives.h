@@ -25,12 +25,8 @@ void all_gather(ShmGroup& group, std::byte* output, const std::byte* input, std:
 
 /// output [count] = this rank's `count` elements of the reduction of all ranks' inputs [size * count]. The output may
 /// be this rank's place in the input; it may not overlap it otherwise.
-void reduce_scatter(ShmGroup& group,
-                    std::byte* output,
-                    const std::byte* input,
-                    std::size_t count,
-                    DType dtype,
-                    Reduction reduction);
+void reduce_scatter(
+    ShmGroup& group, std::byte* output, const std::byte* input, std::size_t count, DType dtype, Reduction reduction);
 
 /// Replaces `data` [count] on every rank by the reduction over all ranks.
 void all_reduce(ShmGroup& group, std::byte* data, std::size_t count, DType dtype, Reduction reduction);

@@ -31,8 +31,13 @@ int spins_for(std::uint32_t ranks) {
 } // namespace
 
 ShmGroup::ShmGroup(std::shared_ptr<SharedMemory> memory, std::uint32_t rank, milliseconds timeout)
-    : layout_(std::move(memory)), rank_(rank), timeout_(timeout), process_(::getpid()),
-      spins_(spins_for(layout_.ranks())), posted_(layout_.header().shape.first_step), released_(posted_) {
+    : layout_(std::move(memory)),
+      rank_(rank),
+      timeout_(timeout),
+      process_(::getpid()),
+      spins_(spins_for(layout_.ranks())),
+      posted_(layout_.header().shape.first_step),
+      released_(posted_) {
   PeerWatch::require_support();
   block(rank_).process.store(process_, std::memory_order_relaxed);
   block(rank_).presence.advance_to(kHere);
