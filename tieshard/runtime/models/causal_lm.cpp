@@ -5,6 +5,7 @@
 #include <ATen/ATen.h>
 
 #include "tieshard/runtime/models/linear_cross_entropy.h"
+#include "tieshard/runtime/models/linear_kernel.h"
 
 namespace tieshard {
 
@@ -14,7 +15,7 @@ void CausalLm::set_unit_runner(std::shared_ptr<UnitRunner> runner) {
 
 at::Tensor CausalLm::forward(const at::Tensor& ids) {
   return runner_->run(
-      *this, ids, [this](const at::Tensor& tokens) { return at::linear(hidden_states(tokens), head_weight()); });
+      *this, ids, [this](const at::Tensor& tokens) { return apply_linear(hidden_states(tokens), head_weight()); });
 }
 
 at::Tensor CausalLm::loss(const at::Tensor& ids, const at::Tensor& labels, double scale) {

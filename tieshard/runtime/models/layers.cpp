@@ -5,6 +5,8 @@
 
 #include <ATen/ATen.h>
 
+#include "tieshard/runtime/models/linear_kernel.h"
+
 namespace tieshard {
 namespace {
 
@@ -42,7 +44,7 @@ LinearImpl::LinearImpl(std::int64_t in, std::int64_t out, bool with_bias, const 
 LinearImpl::LinearImpl(const at::Tensor& tied) : weight(register_parameter("weight", tied)) {}
 
 at::Tensor LinearImpl::forward(const at::Tensor& x) const {
-  return bias.defined() ? at::linear(x, weight, bias) : at::linear(x, weight);
+  return apply_linear(x, weight, bias);
 }
 
 EmbeddingImpl::EmbeddingImpl(std::int64_t count,

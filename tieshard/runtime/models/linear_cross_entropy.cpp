@@ -10,6 +10,7 @@
 #include <torch/csrc/autograd/functions/utils.h>
 
 #include "tieshard/core/base/error.h"
+#include "tieshard/runtime/models/linear_kernel.h"
 
 namespace tieshard {
 namespace {
@@ -65,8 +66,9 @@ struct Work {
   at::Tensor weight_VH;
   at::Tensor targets_R;
   double scale = 1.0;
+  bool wants_weight_gradient = false;
   at::Tensor x_gradient{};      ///< [R, H], undefined when not wanted
-  at::Tensor weight_gradient{}; ///< [V, H] in float32 where several pieces are added up, undefined when not wanted
+  at::Tensor weight_gradient{}; ///< [V, H], in float32 where several pieces are added up; undefined before the first
 };
 
 std::int64_t rows_in_piece(std::int64_t rows, std::int64_t vocab) {
@@ -82,19 +84,18 @@ void add_gradients(Work& work, at::Tensor log_probabilities, std::int64_t begin,
   slope.scatter_add_(1, targets, at::full({rows, 1}, -1.0, slope.options()));
   slope = slope.mul_(work.scale).to(work.x_RH.scalar_type());
   if (work.x_gradient.defined()) {
-    at::Tensor part = work.x_gradient.narrow(0, begin, rows);
-    at::mm_out(part, slope, work.weight_VH);
+    work.x_gradient.narrow(0, begin, rows).copy_(matmul_transposed(slope, work.weight_VH.t()));
   }
-  if (!work.weight_gradient.defined()) {
+  if (!work.wants_weight_gradient) {
     return;
   }
-  const at::Tensor x = work.x_RH.narrow(0, begin, rows);
+  at::Tensor part = matmul_transposed(slope.t(), work.x_RH.narrow(0, begin, rows).t());
   if (rows == work.x_RH.size(0)) {
-    at::mm_out(work.weight_gradient, slope.t(), x);
-  } else if (work.weight_gradient.scalar_type() == x.scalar_type()) {
-    work.weight_gradient.addmm_(slope.t(), x);
+    work.weight_gradient = std::move(part);
+  } else if (!work.weight_gradient.defined()) {
+    work.weight_gradient = part.to(at::kFloat);
   } else {
-    work.weight_gradient.add_(at::mm(slope.t(), x));
+    work.weight_gradient.add_(part);
   }
 }
 
@@ -102,12 +103,12 @@ void add_gradients(Work& work, at::Tensor log_probabilities, std::int64_t begin,
 double run(Work& work) {
   const std::int64_t rows = work.x_RH.size(0);
   const std::int64_t piece = rows_in_piece(rows, work.weight_VH.size(0));
-  const bool wants_gradient = work.x_gradient.defined() || work.weight_gradient.defined();
+  const bool wants_gradient = work.x_gradient.defined() || work.wants_weight_gradient;
   double sum = 0;
   for (std::int64_t begin = 0; begin < rows; begin += piece) {
     const std::int64_t count = std::min(piece, rows - begin);
     at::Tensor log_probabilities =
-        at::log_softmax(at::mm(work.x_RH.narrow(0, begin, count), work.weight_VH.t()), 1, at::kFloat);
+        at::log_softmax(matmul_transposed(work.x_RH.narrow(0, begin, count), work.weight_VH), 1, at::kFloat);
     const at::Tensor targets = work.targets_R.narrow(0, begin, count).unsqueeze(1);
     sum -= log_probabilities.gather(1, targets).sum(at::kDouble).item<double>();
     if (wants_gradient) {
@@ -147,18 +148,17 @@ at::Tensor linear_cross_entropy_sum(const at::Tensor& x_RH,
     Work work{.x_RH = all ? x_RH.detach() : x_RH.index_select(0, chosen),
               .weight_VH = weight_VH.detach(),
               .targets_R = all ? targets_R : targets_R.index_select(0, chosen),
-              .scale = scale};
+              .scale = scale,
+              .wants_weight_gradient = weight_wants};
     if (x_wants) {
       work.x_gradient = at::empty_like(work.x_RH);
     }
-    if (weight_wants) {
-      const bool one_piece = chosen.size(0) <= rows_in_piece(chosen.size(0), weight_VH.size(0));
-      work.weight_gradient =
-          at::zeros(weight_VH.sizes(), weight_VH.options().dtype(one_piece ? weight_VH.scalar_type() : at::kFloat));
-    }
     loss = at::full({}, run(work), x_RH.options().dtype(at::kFloat));
     x_gradient = x_wants ? spread(work.x_gradient, chosen, rows) : at::Tensor();
-    weight_gradient = weight_wants ? work.weight_gradient.to(weight_VH.scalar_type()) : at::Tensor();
+    if (weight_wants) {
+      weight_gradient =
+          work.weight_gradient.defined() ? work.weight_gradient.to(weight_VH.scalar_type()) : at::zeros_like(weight_VH);
+    }
   }
   if (x_wants || weight_wants) {
     torch::autograd::set_history(
