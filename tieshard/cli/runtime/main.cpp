@@ -15,10 +15,12 @@
 #include "tieshard/cli/report.h"
 #include "tieshard/cli/runtime/forward_verb.h"
 #include "tieshard/cli/runtime/train_verb.h"
+#include "tieshard/runtime/tensors/heap_allocator.h"
 
 int main(int argc, char** argv) {
   namespace cli = tieshard::cli;
   std::signal(SIGPIPE, SIG_DFL);
+  tieshard::use_heap_allocator();
   cli::Verb chosen;
   CLI::App app("tieshard-runtime: the verbs of tieshard that compute. Mostly started by `tieshard`.", "tieshard");
   app.set_version_flag("--version", std::string("tieshard ") + cli::version());

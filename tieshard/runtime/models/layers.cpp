@@ -5,6 +5,7 @@
 
 #include <ATen/ATen.h>
 
+#include "tieshard/runtime/models/lean_functions.h"
 #include "tieshard/runtime/models/linear_kernel.h"
 
 namespace tieshard {
@@ -61,9 +62,7 @@ RmsNormImpl::RmsNormImpl(std::int64_t size, double eps, const at::TensorOptions&
     : weight(register_parameter("weight", at::empty({size}, options))), eps_(eps) {}
 
 at::Tensor RmsNormImpl::forward(const at::Tensor& x) const {
-  const at::Tensor wide = x.to(at::kFloat);
-  const at::Tensor scale = at::rsqrt(wide.pow(2).mean(-1, /*keepdim=*/true) + eps_);
-  return weight * (wide * scale).to(x.scalar_type());
+  return rms_norm(x, weight, eps_);
 }
 
 RotaryEmbeddingImpl::RotaryEmbeddingImpl(std::int64_t head_dim, const RopeConfig& rope)

@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include "tieshard/core/base/error.h"
+#include "tieshard/runtime/models/lean_functions.h"
 
 namespace tieshard {
 
@@ -41,7 +42,7 @@ LlamaMlpImpl::LlamaMlpImpl(const LlamaConfig& config, const at::TensorOptions& o
 }
 
 at::Tensor LlamaMlpImpl::forward(const at::Tensor& x_BTH) {
-  return down_proj_->forward(at::silu(gate_proj_->forward(x_BTH)) * up_proj_->forward(x_BTH));
+  return down_proj_->forward(silu_times(gate_proj_->forward(x_BTH), up_proj_->forward(x_BTH)));
 }
 
 LlamaDecoderLayerImpl::LlamaDecoderLayerImpl(const LlamaConfig& config, const at::TensorOptions& options) {
