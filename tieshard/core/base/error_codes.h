@@ -100,6 +100,8 @@
   X(kStillOnMeta,          "still-on-meta",          "a tensor has no bytes yet") \
   X(kNotSharded,           "not-sharded",            "fully_shard has not been applied") \
   X(kAlreadySharded,       "already-sharded",        "fully_shard has been applied before") \
+  X(kUnknownUnit,          "unknown-unit",           "a unit is asked for that the module does not have") \
+  X(kUnmanagedParameter,   "unmanaged-parameter",    "a parameter that no fully_shard unit owns") \
   X(kForeignShape,         "foreign-shape",          "a parameter is neither whole nor this rank's shard") \
   X(kOptimizerParameter,   "optimizer-parameter",    "an optimizer holds parameters that it must not step") \
   X(kNonFiniteGradient,    "non-finite-gradient",    "a gradient is infinite or not a number") \

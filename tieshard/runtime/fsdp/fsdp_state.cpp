@@ -6,92 +6,121 @@
 
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/engine.h>
-#include <torch/csrc/autograd/function.h>
-#include <torch/csrc/autograd/functions/utils.h>
+
+#include "tieshard/core/base/error.h"
+#include "tieshard/runtime/fsdp/post_backward_node.h"
 
 namespace tieshard {
-
-/// Passes its gradient on after reducing its unit's gradients. It keeps the state alive as long as the graph lives.
-class PostBackwardNode : public torch::autograd::Node {
- public:
-  PostBackwardNode(torch::autograd::edge_list&& edges, std::shared_ptr<FsdpState> state, FsdpParamGroup& group)
-      : Node(std::move(edges)), state_(std::move(state)), group_(group) {}
-
-  torch::autograd::variable_list apply(torch::autograd::variable_list&& gradients) override {
-    group_.post_backward();
-    return std::move(gradients);
-  }
-  std::string name() const override {
-    return "FsdpPostBackward";
-  }
-
- private:
-  std::shared_ptr<FsdpState> state_;
-  FsdpParamGroup& group_;
-};
 
 FsdpState::FsdpState(torch::nn::Module& root,
                      DeviceMesh mesh,
                      ShardPlan plan,
+                     const std::vector<UnitModule>& units,
                      std::vector<std::unique_ptr<FsdpParamGroup>> groups,
-                     std::unordered_map<const torch::nn::Module*, FsdpParamGroup*> group_of,
-                     const FullyShardOptions& options)
+                     const FullyShardOptions& options,
+                     std::vector<Diagnostic> findings)
     : root_(root),
       mesh_(std::move(mesh)),
       plan_(std::move(plan)),
       groups_(std::move(groups)),
-      group_of_(std::move(group_of)),
-      options_(options) {}
+      options_(options),
+      findings_(std::move(findings)),
+      root_is_unit_(units.front().module == &root) {
+  for (std::size_t index = 0; index < units.size(); ++index) {
+    group_of_.emplace(units[index].module, groups_[index].get());
+  }
+}
 
 at::Tensor FsdpState::run(torch::nn::Module& unit, const at::Tensor& input, const Forward& forward) {
+  return run_tensors(
+             unit,
+             {input},
+             [&](const std::vector<at::Tensor>& inputs) { return std::vector<at::Tensor>{forward(inputs.front())}; })
+      .front();
+}
+
+std::vector<at::Tensor> FsdpState::run_tensors(torch::nn::Module& unit,
+                                               const std::vector<at::Tensor>& inputs,
+                                               const TensorsForward& forward) {
   const auto found = group_of_.find(&unit);
   if (found == group_of_.end()) {
-    return forward(input);
+    return forward(inputs);
   }
   FsdpParamGroup& group = *found->second;
-  const bool is_root = found->second == groups_.front().get();
+  if (is_root(group)) {
+    ran_.clear();
+  }
+  ran_.insert(&group);
+  std::vector<at::Tensor> outputs = run_unit(group, inputs, forward);
+  if (is_root(group) && root_is_unit_ && !options_.allow_idle_units) {
+    require_all_ran();
+  }
+  return outputs;
+}
+
+std::vector<at::Tensor> FsdpState::run_unit(FsdpParamGroup& group,
+                                            const std::vector<at::Tensor>& inputs,
+                                            const TensorsForward& forward) {
   abandon_broken_backward();
   group.unshard();
-  at::Tensor output;
+  std::vector<at::Tensor> outputs;
   try {
-    output = compute(group, is_root, input, forward);
+    outputs = compute(group, inputs, forward);
   } catch (...) {
     group.reshard();
     throw;
   }
-  const bool has_backward = at::GradMode::is_enabled() && output.requires_grad();
-  if (!has_backward || (options_.reshard_after_forward && !is_root)) {
+  bool has_backward = false;
+  for (const at::Tensor& output : outputs) {
+    if (at::GradMode::is_enabled() && output.defined() && output.requires_grad()) {
+      has_backward = true;
+      output.register_hook([state = weak_from_this(), &group](const at::Tensor&) {
+        if (const auto alive = state.lock()) {
+          alive->pre_backward(group);
+        }
+      });
+    }
+  }
+  if (!has_backward || (options_.reshard_after_forward && !is_root(group))) {
     group.reshard();
   }
-  if (has_backward) {
-    output.register_hook([state = weak_from_this(), &group](const at::Tensor&) {
-      if (const auto alive = state.lock()) {
-        alive->pre_backward(group);
-      }
-    });
-  }
-  return output;
+  return outputs;
 }
 
-at::Tensor FsdpState::compute(FsdpParamGroup& group, bool is_root, const at::Tensor& input, const Forward& forward) {
+std::vector<at::Tensor> FsdpState::compute(FsdpParamGroup& group,
+                                           const std::vector<at::Tensor>& inputs,
+                                           const TensorsForward& forward) {
+  const auto cast = [](const std::vector<at::Tensor>& tensors, at::ScalarType dtype) {
+    std::vector<at::Tensor> cast_tensors;
+    for (const at::Tensor& tensor : tensors) {
+      cast_tensors.push_back(tensor.defined() && tensor.is_floating_point() ? tensor.to(dtype) : tensor);
+    }
+    return cast_tensors;
+  };
   const MixedPrecisionPolicy& policy = options_.mp_policy;
-  at::Tensor x = input;
-  if (policy.param_dtype && policy.cast_forward_inputs && x.is_floating_point()) {
-    x = x.to(*policy.param_dtype);
-  }
-  at::Tensor output = forward(attach_post_backward(x, group));
-  return is_root && policy.output_dtype ? output.to(*policy.output_dtype) : output;
+  const bool casts_inputs = policy.param_dtype && policy.cast_forward_inputs;
+  const std::vector<at::Tensor> outputs = forward(
+      attach_post_backward(casts_inputs ? cast(inputs, *policy.param_dtype) : inputs, shared_from_this(), group));
+  return is_root(group) && policy.output_dtype ? cast(outputs, *policy.output_dtype) : outputs;
 }
 
-at::Tensor FsdpState::attach_post_backward(const at::Tensor& input, FsdpParamGroup& group) {
-  if (!at::GradMode::is_enabled() || !input.requires_grad()) {
-    return input;
+/// What ran on shards ran wrong, mostly without an error of its own.
+void FsdpState::require_all_ran() {
+  std::string idle;
+  for (const auto& group : groups_) {
+    if (!ran_.contains(group.get()) && !group->parameters().empty()) {
+      idle += concat(idle.empty() ? "" : ", ", group->name());
+    }
   }
-  auto node =
-      c10::make_intrusive<PostBackwardNode>(torch::autograd::collect_next_edges(input), shared_from_this(), group);
-  at::Tensor output = input.detach();
-  torch::autograd::set_history(output, node);
-  return output;
+  if (!idle.empty()) {
+    throw UsageError({.code = Code::kWrongState,
+                      .what = "a unit did not run in a forward of the root",
+                      .where = concat(mesh_.where(), ", ", idle),
+                      .why = "its parameters were shards all the time; if its module was called, it computed with them",
+                      .fix =
+                          "call the module through state->run(module, input, forward); set allow_idle_units if it is "
+                          "indeed left out"});
+  }
 }
 
 void FsdpState::pre_backward(FsdpParamGroup& group) {

@@ -6,10 +6,8 @@
 // Source: FSDP2's FSDPState (pre-forward, post-forward, pre-backward hooks, root post-backward callback).
 //
 // Note: [Backward] LibTorch has no module hooks. run() is the forward half. The backward half hangs on autograd: a hook
-// on
-//       the unit's output unshards, a node on its input reduces. Nodes of one graph run in falling order of creation,
-//       and gradient accumulation before all of them, so when the input's node runs, the unit's gradients are complete.
-//       Units whose input needs no gradient (the root) are finished by a callback at the end of the backward pass.
+//       on each of the unit's outputs unshards, a node on its inputs reduces (post_backward_node.h). Units whose inputs
+//       need no gradient (the root) are finished by a callback at the end of the backward pass.
 // Note: [Broken backward] The callback does not run when an exception ends the pass. The next forward, backward or
 //       reshard() sees that by the number of the pass and drops every gradient: none, rather than those of half a pass.
 
@@ -18,31 +16,40 @@
 #include <memory>
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include <torch/nn/module.h>
 
+#include "tieshard/core/base/error.h"
 #include "tieshard/core/plan/shard_plan.h"
 #include "tieshard/runtime/fsdp/fsdp_param_group.h"
 #include "tieshard/runtime/mesh/device_mesh.h"
+#include "tieshard/runtime/models/causal_lm.h"
 #include "tieshard/runtime/models/unit_runner.h"
 
 namespace tieshard {
 
 class FsdpState : public UnitRunner, public std::enable_shared_from_this<FsdpState> {
  public:
-  /// Use fully_shard(). @param groups  the root's first; keyed by module in `group_of`
+  /// Use fully_shard(). @param groups  of `units`, in the same order: the root's first
   FsdpState(torch::nn::Module& root,
             DeviceMesh mesh,
             ShardPlan plan,
+            const std::vector<UnitModule>& units,
             std::vector<std::unique_ptr<FsdpParamGroup>> groups,
-            std::unordered_map<const torch::nn::Module*, FsdpParamGroup*> group_of,
-            const FullyShardOptions& options);
+            const FullyShardOptions& options,
+            std::vector<Diagnostic> findings);
 
   /// Forward of one unit: unshard, run, reshard. A module that is no unit is called through. Every rank must call it,
   /// in the same order, a rank without data of its own too. An exception of `forward` passes through; the unit is
   /// resharded then.
+  /// @throws UsageError wrong-state at the end of the root's forward when a unit did not run in it (see
+  ///         FullyShardOptions::allow_idle_units)
   at::Tensor run(torch::nn::Module& unit, const at::Tensor& input, const Forward& forward) override;
+  std::vector<at::Tensor> run_tensors(torch::nn::Module& unit,
+                                      const std::vector<at::Tensor>& inputs,
+                                      const TensorsForward& forward) override;
 
   /// Makes every parameter this rank's shard again, whatever ran before. No communication. The optimizer guard calls
   /// it.
@@ -65,18 +72,31 @@ class FsdpState : public UnitRunner, public std::enable_shared_from_this<FsdpSta
     return groups_;
   }
 
+  /// Parameters of the module that are not managed, each named: a warning for those that no unit holds, a note for
+  /// those that were ignored on purpose.
+  const std::vector<Diagnostic>& findings() const noexcept {
+    return findings_;
+  }
+
   /// Every managed parameter, each once, in registration order.
   std::vector<const FsdpParam*> managed() const;
 
  private:
-  friend class PostBackwardNode;
   static constexpr int kNoPass = -1; ///< as autograd numbers the absence of one
 
-  at::Tensor compute(FsdpParamGroup& group, bool is_root, const at::Tensor& input, const Forward& forward);
+  std::vector<at::Tensor> run_unit(FsdpParamGroup& group,
+                                   const std::vector<at::Tensor>& inputs,
+                                   const TensorsForward& forward);
+  std::vector<at::Tensor> compute(FsdpParamGroup& group,
+                                  const std::vector<at::Tensor>& inputs,
+                                  const TensorsForward& forward);
+  bool is_root(const FsdpParamGroup& group) const {
+    return &group == groups_.front().get();
+  }
+  void require_all_ran();
   void pre_backward(FsdpParamGroup& group);
   void finish_backward();
   void abandon_broken_backward();
-  at::Tensor attach_post_backward(const at::Tensor& input, FsdpParamGroup& group);
 
   torch::nn::Module& root_;
   DeviceMesh mesh_;
@@ -84,6 +104,9 @@ class FsdpState : public UnitRunner, public std::enable_shared_from_this<FsdpSta
   std::vector<std::unique_ptr<FsdpParamGroup>> groups_;
   std::unordered_map<const torch::nn::Module*, FsdpParamGroup*> group_of_;
   FullyShardOptions options_;
+  std::vector<Diagnostic> findings_;
+  bool root_is_unit_ = false;                     ///< every parameter of the module belongs to some unit
+  std::unordered_set<const FsdpParamGroup*> ran_; ///< in the root's forward that runs now
   int backward_pass_ = kNoPass; ///< autograd's number of the pass whose end finish_backward() waits for
 };
 

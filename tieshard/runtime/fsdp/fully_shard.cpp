@@ -1,34 +1,20 @@
 #include "tieshard/runtime/fsdp/fully_shard.h"
 
 #include <algorithm>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
 
 #include "tieshard/core/base/error.h"
+#include "tieshard/runtime/fsdp/sharded_mark.h"
+#include "tieshard/runtime/fsdp/unit_ownership.h"
 #include "tieshard/runtime/tensors/module_parameters.h"
 #include "tieshard/runtime/tensors/validate_shared_object.h"
 
 namespace tieshard {
 namespace {
-
-bool inside(const std::string& fqn, const std::string& unit) {
-  return unit.empty() || fqn.starts_with(unit + ".");
-}
-
-/// Which unit owns a parameter: the longest name that all names of the parameter lie in; tied names of different units
-/// meet in the root. Returns units.size() when no unit has it.
-std::size_t owner(const std::vector<std::string>& names, const std::vector<UnitModule>& units) {
-  std::size_t best = units.size();
-  for (std::size_t index = 0; index < units.size(); ++index) {
-    const bool all = std::ranges::all_of(names, [&](const std::string& fqn) { return inside(fqn, units[index].name); });
-    if (all && (best == units.size() || units[index].name.size() > units[best].name.size())) {
-      best = index;
-    }
-  }
-  return best;
-}
 
 void require_new(const std::vector<UnitModule>& units) {
   std::unordered_set<const torch::nn::Module*> seen;
@@ -47,15 +33,168 @@ void require_new(const std::vector<UnitModule>& units) {
   }
 }
 
-std::unordered_map<std::string, at::Tensor> by_name(const torch::nn::Module& module) {
-  std::unordered_map<std::string, at::Tensor> tensors;
+[[noreturn]] void refuse_sharded(std::string where) {
+  throw UsageError({.code = Code::kAlreadySharded,
+                    .what = "fully_shard has been applied before",
+                    .where = std::move(where),
+                    .fix = "call it once, with all units; sharded_state(model) gives the state of one of our models"});
+}
+
+using TensorsByName = std::unordered_map<std::string, at::Tensor>;
+
+TensorsByName by_name(const torch::nn::Module& module) {
+  TensorsByName tensors;
   for (const NamedTensor& named : named_parameters(module)) {
     tensors.emplace(named.fqn, named.tensor);
   }
   return tensors;
 }
 
+/// Canonical names of what the caller wants left alone.
+std::unordered_set<std::string> ignored_names(const torch::nn::Module& module,
+                                              const ShardPlan& plan,
+                                              const FullyShardOptions& options) {
+  const auto refuse = [](std::string where) {
+    throw UsageError({.code = Code::kUnknownParameter,
+                      .what = "a parameter is to be ignored that the module does not have",
+                      .where = std::move(where),
+                      .fix = "give the parameter's full dotted name, or the module's own tensor"});
+  };
+  std::unordered_set<std::string> names;
+  for (const std::string& fqn : options.ignored) {
+    const ShardedParameter* found = plan.find(fqn);
+    found != nullptr ? void(names.insert(found->fqn)) : refuse(fqn);
+  }
+  std::unordered_map<const c10::TensorImpl*, std::string> name_of;
+  for (const NamedTensor& named : unique_parameters(module)) {
+    name_of.emplace(named.tensor.unsafeGetTensorImpl(), named.fqn);
+  }
+  for (const at::Tensor& tensor : options.ignored_tensors) {
+    const auto found = name_of.find(tensor.unsafeGetTensorImpl());
+    if (found == name_of.end()) {
+      refuse(concat("(unknown), shape ", to_string(tensor.sizes().vec())));
+    }
+    names.insert(plan.ties().canonical(found->second));
+  }
+  return names;
+}
+
+/// The parameters of each unit, and those of none.
+struct Shared {
+  std::vector<std::vector<FsdpParam>> owned;
+  std::vector<std::string> ignored;
+  std::vector<std::string> outside;
+};
+
+Shared share_out(const torch::nn::Module& module,
+                 const std::vector<UnitModule>& units,
+                 const ShardPlan& plan,
+                 const DeviceMesh& mesh,
+                 const FullyShardOptions& options) {
+  const TensorsByName tensors = by_name(module);
+  const UnitOwnership ownership(module, units);
+  const std::unordered_set<std::string> ignored = ignored_names(module, plan, options);
+  Shared shared;
+  shared.owned.resize(units.size());
+  for (const ShardedParameter& spec : plan.parameters()) {
+    std::vector<std::string> names = plan.ties().aliases(spec.fqn);
+    names.insert(names.begin(), spec.fqn);
+    const std::optional<std::size_t> unit = ownership.owner(names);
+    if (ignored.contains(spec.fqn) || !unit) {
+      (unit ? shared.ignored : shared.outside).push_back(spec.fqn);
+      continue;
+    }
+    const auto found = tensors.find(spec.fqn);
+    if (found == tensors.end()) {
+      throw UsageError({.code = Code::kUnknownParameter,
+                        .what = "the plan has a parameter that the module does not have",
+                        .where = spec.fqn,
+                        .fix = "build the plan from parameter_table(module)"});
+    }
+    const at::ScalarType compute = options.mp_policy.param_dtype.value_or(found->second.scalar_type());
+    shared.owned[*unit].emplace_back(plan, spec, found->second, mesh.rank(), compute);
+    mark_sharded(found->second);
+  }
+  return shared;
+}
+
+std::vector<Diagnostic> findings_of(const Shared& shared) {
+  std::vector<Diagnostic> findings;
+  for (const std::string& fqn : shared.outside) {
+    findings.push_back(
+        {.level = Level::kWarning,
+         .code = Code::kUnmanagedParameter,
+         .what = "a parameter that no fully_shard unit owns",
+         .where = fqn,
+         .why = "no unit holds it: each rank has a copy of its own, whose gradient is not reduced",
+         .fix = "make the root module a unit, or freeze the parameter, or reduce its gradient yourself"});
+  }
+  for (const std::string& fqn : shared.ignored) {
+    findings.push_back({.level = Level::kNote,
+                        .code = Code::kUnmanagedParameter,
+                        .what = "a parameter that no fully_shard unit owns",
+                        .where = fqn,
+                        .why = "it is ignored, as the caller asks",
+                        .fix = "reduce its gradient yourself if it is trained, and admit it with "
+                               "OptimizerGuard::register_managed"});
+  }
+  return findings;
+}
+
+/// A whole module, or one that was cut before?
+void require_unsharded(const torch::nn::Module& module) {
+  for (const NamedTensor& named : unique_parameters(module)) {
+    if (is_marked_sharded(named.tensor)) {
+      refuse_sharded(named.fqn);
+    }
+    if (named.tensor.is_meta()) {
+      throw UsageError(
+          {.code = Code::kStillOnMeta,
+           .what = "a tensor has no bytes yet",
+           .where = named.fqn,
+           .fix = "initialise the module before fully_shard(), or load_shards() by a plan and give the plan"});
+    }
+  }
+}
+
+std::vector<UnitModule> units_by_policy(torch::nn::Module& module, const FullyShardOptions& options) {
+  auto* model = dynamic_cast<CausalLm*>(&module);
+  if (!options.unit_policy && model != nullptr) {
+    return model->units();
+  }
+  std::vector<UnitModule> units{{"", &module}};
+  if (options.unit_policy) {
+    const std::vector<UnitModule> inside = options.unit_policy(module);
+    units.insert(units.end(), inside.begin(), inside.end());
+  }
+  return units;
+}
+
 } // namespace
+
+std::shared_ptr<FsdpState> fully_shard(torch::nn::Module& module,
+                                       const DeviceMesh& mesh,
+                                       const FullyShardOptions& options) {
+  require_unsharded(module);
+  return fully_shard(module, units_by_policy(module, options), mesh, options);
+}
+
+std::shared_ptr<FsdpState> fully_shard(torch::nn::Module& module,
+                                       const std::vector<UnitModule>& units,
+                                       const DeviceMesh& mesh,
+                                       const FullyShardOptions& options) {
+  require_unsharded(module);
+  std::vector<UnitModule> root_first = units;
+  std::ranges::stable_partition(root_first, [&](const UnitModule& unit) { return unit.module == &module; });
+  const ParameterTable table = parameter_table(module);
+  const ShardPlan plan = ShardPlan::build(
+      table, TieRegistry::of(table), mesh.size(), {.policy = options.shard_dim, .dims = options.shard_dims});
+  std::shared_ptr<FsdpState> state = fully_shard(module, root_first, plan, mesh, options);
+  if (auto* model = dynamic_cast<CausalLm*>(&module)) {
+    model->set_unit_runner(state);
+  }
+  return state;
+}
 
 std::shared_ptr<FsdpState> fully_shard(torch::nn::Module& module,
                                        const std::vector<UnitModule>& units,
@@ -71,33 +210,13 @@ std::shared_ptr<FsdpState> fully_shard(torch::nn::Module& module,
                       .fix = "build the plan with ShardPlan::build(table, ties, mesh.size())"});
   }
   validate_shared_object(module, plan.ties());
-  const auto tensors = by_name(module);
-  std::vector<std::vector<FsdpParam>> owned(units.size());
-  for (const ShardedParameter& spec : plan.parameters()) {
-    std::vector<std::string> names = plan.ties().aliases(spec.fqn);
-    names.insert(names.begin(), spec.fqn);
-    const std::size_t unit = owner(names, units);
-    if (unit == units.size()) {
-      continue;
-    }
-    const auto found = tensors.find(spec.fqn);
-    if (found == tensors.end()) {
-      throw UsageError({.code = Code::kUnknownParameter,
-                        .what = "the plan has a parameter that the module does not have",
-                        .where = spec.fqn,
-                        .fix = "build the plan from parameter_table(module)"});
-    }
-    const at::ScalarType compute = options.mp_policy.param_dtype.value_or(found->second.scalar_type());
-    owned[unit].emplace_back(plan, spec, found->second, mesh.rank(), compute);
-  }
+  Shared shared = share_out(module, units, plan, mesh, options);
   std::vector<std::unique_ptr<FsdpParamGroup>> groups;
-  std::unordered_map<const torch::nn::Module*, FsdpParamGroup*> group_of;
   for (std::size_t unit = 0; unit < units.size(); ++unit) {
-    groups.push_back(std::make_unique<FsdpParamGroup>(units[unit].name, std::move(owned[unit]), mesh, options));
-    group_of.emplace(units[unit].module, groups.back().get());
+    groups.push_back(std::make_unique<FsdpParamGroup>(units[unit].name, std::move(shared.owned[unit]), mesh, options));
   }
   validate_shared_object(module, plan.ties());
-  return std::make_shared<FsdpState>(module, mesh, plan, std::move(groups), std::move(group_of), options);
+  return std::make_shared<FsdpState>(module, mesh, plan, units, std::move(groups), options, findings_of(shared));
 }
 
 std::shared_ptr<FsdpState> fully_shard(CausalLm& model,
@@ -105,10 +224,7 @@ std::shared_ptr<FsdpState> fully_shard(CausalLm& model,
                                        const DeviceMesh& mesh,
                                        const FullyShardOptions& options) {
   if (sharded_state(model) != nullptr) {
-    throw UsageError({.code = Code::kAlreadySharded,
-                      .what = "fully_shard has been applied before",
-                      .where = mesh.where(),
-                      .fix = "call it once; sharded_state(model) gives the state"});
+    refuse_sharded(mesh.where());
   }
   std::shared_ptr<FsdpState> state = fully_shard(model, model.units(), plan, mesh, options);
   model.set_unit_runner(state);

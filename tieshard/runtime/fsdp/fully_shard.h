@@ -1,6 +1,6 @@
 // tieshard/runtime/fsdp/fully_shard.h
 //
-// The entry: from a loaded module and a plan to a sharded module.
+// The entry: from a module, loaded by a plan or the user's own, to a sharded module.
 //
 // Flow:   load -> [this] -> fsdp_state -> optim, state, train
 // Source: torch.distributed.fsdp.fully_shard (FSDP2, torch 2.13).
@@ -20,24 +20,45 @@
 
 namespace tieshard {
 
-/// Shards the parameters of `units` (whole, or already this rank's shards as load_shards leaves them). They stay the
-/// same objects: an optimizer that was built before goes on working. Every rank must call it.
+/// Shards any module: its ties (names of one tensor), the plan and the units are found here. The parameters are whole
+/// and equal on every rank, as the same seed or the same file makes them; they are not broadcast. Every rank must call
+/// it.
 ///
-/// The first of `units` is the root; it owns the parameters that no other unit takes, the tied ones among them.
-/// Parameters of `module` outside all units stay unmanaged: OptimizerGuard refuses them by name.
+/// The units are the module itself and what `options.unit_policy` takes inside it. A parameter belongs to the innermost
+/// unit that holds all of its names: a weight that several units share lies in their lowest common ancestor, and is
+/// whole while any of them runs. What no unit inside takes, the root has.
 ///
-/// The module's forward must go through the returned state: state->run(unit, input, forward) around each unit, the
-/// root's outermost.
+/// The parameters stay the same objects: an optimizer that was built before goes on working. The module's forward must
+/// go through the returned state: state->run(unit, input, forward) around each unit, the root's outermost (docs/
+/// fully_shard.md). One of our models does so by itself, since the state becomes its unit runner.
 ///
-/// @param module  the module whose names the plan has; must outlive the state
-/// @throws UsageError still-on-meta, foreign-shape, tie-not-shared, unknown-parameter, already-sharded
+/// @param module  must outlive the state
+/// @throws UsageError still-on-meta, already-sharded, unknown-parameter (an ignored name or tensor that the module does
+///         not have), bad-shard-dim, tied-weight-on-vocab, and what the unit policy throws
+std::shared_ptr<FsdpState> fully_shard(torch::nn::Module& module,
+                                       const DeviceMesh& mesh,
+                                       const FullyShardOptions& options = {});
+
+/// The same for units that the caller lists, in any order. Without `module` itself among them it is a partial wrap:
+/// parameters outside all units stay unmanaged, which the state's findings() say and OptimizerGuard refuses, by name.
+/// @throws UsageError wrong-state when a unit is empty or given twice, or none is given
+std::shared_ptr<FsdpState> fully_shard(torch::nn::Module& module,
+                                       const std::vector<UnitModule>& units,
+                                       const DeviceMesh& mesh,
+                                       const FullyShardOptions& options = {});
+
+/// The same for a plan that exists. Parameters are whole, or already this rank's shards as load_shards leaves them.
+/// The first of `units` is the root.
+///
+/// @param module  the module whose names the plan has
+/// @throws UsageError still-on-meta, foreign-shape, tie-not-shared, unknown-parameter, wrong-state
 std::shared_ptr<FsdpState> fully_shard(torch::nn::Module& module,
                                        const std::vector<UnitModule>& units,
                                        const ShardPlan& plan,
                                        const DeviceMesh& mesh,
                                        const FullyShardOptions& options = {});
 
-/// The same for one of our models: its own units, and the state becomes its unit runner.
+/// The same for one of our models: its own units, and the state becomes its unit runner. @throws also already-sharded
 std::shared_ptr<FsdpState> fully_shard(CausalLm& model,
                                        const ShardPlan& plan,
                                        const DeviceMesh& mesh,

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <functional>
+#include <vector>
 
 #include <ATen/core/Tensor.h>
 #include <torch/nn/module.h>
@@ -18,6 +19,7 @@ namespace tieshard {
 class UnitRunner {
  public:
   using Forward = std::function<at::Tensor(const at::Tensor&)>;
+  using TensorsForward = std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>&)>;
 
   virtual ~UnitRunner() = default;
 
@@ -26,6 +28,16 @@ class UnitRunner {
   virtual at::Tensor run(torch::nn::Module& unit, const at::Tensor& input, const Forward& forward) {
     (void)unit;
     return forward(input);
+  }
+
+  /// The same for a unit with several inputs or outputs: a decoder layer that takes the encoder's output too. Every
+  /// tensor through which gradients leave the unit must be one of `inputs`. A tensor may be undefined, and may be of
+  /// any dtype.
+  virtual std::vector<at::Tensor> run_tensors(torch::nn::Module& unit,
+                                              const std::vector<at::Tensor>& inputs,
+                                              const TensorsForward& forward) {
+    (void)unit;
+    return forward(inputs);
   }
 };
 
