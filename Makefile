@@ -16,7 +16,7 @@ export CCACHE_SLOPPINESS := pch_defines,time_macros
 .PHONY: help
 help: ## Show this list
 	@echo "make <target>"
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-20s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: build
 build: ## Build the optimised programs: build/bin/tieshard and build/bin/tieshard-runtime
@@ -51,6 +51,11 @@ bench-load: build ## Measure loading against the peers (docs/benchmarks.md)
 .PHONY: bench-plan
 bench-plan: build ## Measure opening and planning 1,000 to 100,000 tensors (docs/benchmarks.md)
 	@python3 bench/bench_plan.py $(ARGS)
+
+.PHONY: bench-collectives
+bench-collectives: build ## Measure collectives over shared memory against Gloo (docs/benchmarks.md)
+	@cmake --build --preset release --target bench_collectives
+	@build/release/bench/bench_collectives $(ARGS)
 
 .PHONY: bench-step
 bench-step: build ## Measure a training step against the peers (docs/benchmarks.md)

@@ -1,6 +1,6 @@
 // tests/support/ranks.h
 //
-// Runs a test's body on several ranks: real processes, connected over Gloo on the loopback interface.
+// Runs a test's body on several ranks: real processes, connected as DeviceMesh does it on one host.
 
 #pragma once
 
@@ -37,10 +37,8 @@ inline int loopback_port() {
 }
 
 /// In the child: runs the body; the exit status says whether anything failed.
-[[noreturn]] inline void be_test_rank(int rank,
-                                      int count,
-                                      int port,
-                                      const std::function<void(const DeviceMesh&)>& body) {
+[[noreturn]] inline void be_test_rank(
+    int rank, int count, int port, const std::function<void(const DeviceMesh&)>& body, BackendChoice backend) {
   at::set_num_threads(1);
   bool failed = false;
   try {
@@ -50,6 +48,7 @@ inline int loopback_port() {
     environment.local_rank = rank;
     environment.master_port = port;
     environment.launcher = Launcher::kTorchrun;
+    environment.backend = backend;
     const DeviceMesh mesh = DeviceMesh::connect(environment, std::chrono::seconds(60));
     try {
       body(mesh);
@@ -70,7 +69,9 @@ inline int loopback_port() {
 
 /// Runs `body` on `count` ranks and waits for them; the test fails when one of them fails, dies or takes over two
 /// minutes. The calling process must not have computed with torch before: its threads do not survive a fork.
-inline void on_ranks(int count, const std::function<void(const DeviceMesh&)>& body) {
+inline void on_ranks(int count,
+                     const std::function<void(const DeviceMesh&)>& body,
+                     BackendChoice backend = BackendChoice::kAuto) {
   const int port = loopback_port();
   std::cout.flush();
   std::fflush(nullptr);
@@ -78,7 +79,7 @@ inline void on_ranks(int count, const std::function<void(const DeviceMesh&)>& bo
   for (int rank = 0; rank < count; ++rank) {
     const pid_t child = ::fork();
     if (child == 0) {
-      be_test_rank(rank, count, port, body);
+      be_test_rank(rank, count, port, body, backend);
     }
     children.push_back(child);
   }

@@ -11,7 +11,13 @@
 namespace tieshard::testing {
 namespace {
 
-class Collectives : public ::testing::TestWithParam<int> {};
+/// On so many ranks, over shared memory and over Gloo.
+class Collectives : public ::testing::TestWithParam<std::tuple<int, BackendChoice>> {
+ protected:
+  static void on_each(const std::function<void(const DeviceMesh&)>& body) {
+    on_ranks(std::get<0>(GetParam()), body, std::get<1>(GetParam()));
+  }
+};
 
 constexpr std::int64_t kLength = 5;
 
@@ -21,7 +27,7 @@ at::Tensor values_of(std::int64_t rank, std::int64_t count, at::ScalarType dtype
 }
 
 TEST_P(Collectives, AllGatherPutsTheRanksInOrder) {
-  on_ranks(GetParam(), [](const DeviceMesh& mesh) {
+  on_each([](const DeviceMesh& mesh) {
     for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kLong, at::kByte}) {
       at::Tensor output = at::full({mesh.size() * kLength}, 99, dtype);
       all_gather_into_tensor(mesh, output, values_of(mesh.rank(), kLength, dtype));
@@ -34,7 +40,7 @@ TEST_P(Collectives, AllGatherPutsTheRanksInOrder) {
 }
 
 TEST_P(Collectives, ReduceScatterGivesEachRankItsPartOfTheSum) {
-  on_ranks(GetParam(), [](const DeviceMesh& mesh) {
+  on_each([](const DeviceMesh& mesh) {
     for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
       const std::int64_t whole = mesh.size() * kLength;
       at::Tensor sum = at::zeros({whole}, dtype);
@@ -49,7 +55,7 @@ TEST_P(Collectives, ReduceScatterGivesEachRankItsPartOfTheSum) {
 }
 
 TEST_P(Collectives, AllReduceKnowsSumMinAndMax) {
-  on_ranks(GetParam(), [](const DeviceMesh& mesh) {
+  on_each([](const DeviceMesh& mesh) {
     for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kDouble, at::kLong}) {
       std::vector<at::Tensor> all;
       for (std::int64_t rank = 0; rank < mesh.size(); ++rank) {
@@ -69,7 +75,7 @@ TEST_P(Collectives, AllReduceKnowsSumMinAndMax) {
 }
 
 TEST_P(Collectives, ATensorWithoutElementsIsNoHindrance) {
-  on_ranks(GetParam(), [](const DeviceMesh& mesh) {
+  on_each([](const DeviceMesh& mesh) {
     at::Tensor output = at::empty({0});
     all_gather_into_tensor(mesh, output, at::empty({0}));
     reduce_scatter_tensor(mesh, output, at::empty({0}));
@@ -82,7 +88,7 @@ TEST_P(Collectives, ATensorWithoutElementsIsNoHindrance) {
 }
 
 TEST_P(Collectives, TextsOfEveryLengthComeInRankOrder) {
-  on_ranks(GetParam(), [](const DeviceMesh& mesh) {
+  on_each([](const DeviceMesh& mesh) {
     const auto text_of = [](std::int64_t rank) {
       return rank % 2 == 0 ? std::string() : std::string(static_cast<std::size_t>(1000 * rank), '\0') + "end";
     };
@@ -99,7 +105,7 @@ TEST_P(Collectives, TextsOfEveryLengthComeInRankOrder) {
 
 TEST_P(Collectives, NoRankPassesABarrierBeforeTheLastHasCome) {
   using Clock = std::chrono::steady_clock;
-  on_ranks(GetParam(), [](const DeviceMesh& mesh) {
+  on_each([](const DeviceMesh& mesh) {
     barrier(mesh);
     const auto start = Clock::now();
     const bool late = mesh.rank() == mesh.size() - 1;
@@ -111,9 +117,27 @@ TEST_P(Collectives, NoRankPassesABarrierBeforeTheLastHasCome) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Ranks, Collectives, ::testing::Values(1, 2, 3, 4), [](const auto& info) {
-  return concat(info.param, info.param == 1 ? "rank" : "ranks");
-});
+TEST_P(Collectives, BroadcastGivesEveryRankTheRootsTensor) {
+  on_each([](const DeviceMesh& mesh) {
+    for (std::int64_t root = 0; root < mesh.size(); ++root) {
+      for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kLong}) {
+        at::Tensor tensor = values_of(mesh.rank(), kLength, dtype);
+        broadcast(mesh, tensor, root);
+        EXPECT_TRUE(at::equal(tensor, values_of(root, kLength, dtype))) << dtype << " from " << root;
+      }
+    }
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks,
+                         Collectives,
+                         ::testing::Combine(::testing::Values(1, 2, 3, 4),
+                                            ::testing::Values(BackendChoice::kShm, BackendChoice::kGloo)),
+                         [](const auto& info) {
+                           const auto [ranks, backend] = info.param;
+                           return concat(
+                               ranks, ranks == 1 ? "rank" : "ranks", backend == BackendChoice::kShm ? "_shm" : "_gloo");
+                         });
 
 } // namespace
 } // namespace tieshard::testing

@@ -17,21 +17,45 @@ using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-TEST(LostRank, OneThatIsGoneEndsACollectiveWithItsNameAndTheRank) {
-  on_ranks(2, [](const DeviceMesh& mesh) {
+class LostRank : public ::testing::TestWithParam<BackendChoice> {};
+
+TEST_P(LostRank, OneThatIsGoneEndsACollectiveWithItsNameAndTheUnit) {
+  const auto body = [](const DeviceMesh& mesh) {
     if (mesh.rank() == 1) {
       return;
     }
     const auto start = Clock::now();
-    expect_refusal([&] { all_reduce(mesh, at::ones({4})); }, Code::kCollectiveFailed, {"rank 0/2", "all_reduce"});
+    expect_refusal([&] { all_reduce(mesh, at::ones({4}), ReduceOp::kSum, "model.layers.3"); },
+                   Code::kCollectiveFailed,
+                   {"rank 0/2, all_reduce of unit model.layers.3"});
     EXPECT_LT(Clock::now() - start, seconds(10)); // far below the mesh's timeout of a minute
+  };
+  on_ranks(2, body, GetParam());
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends,
+                         LostRank,
+                         ::testing::Values(BackendChoice::kShm, BackendChoice::kGloo),
+                         [](const auto& info) { return info.param == BackendChoice::kShm ? "shm" : "gloo"; });
+
+TEST(LostRankOverSharedMemory, OneThatEndsWithoutAWordIsNamed) {
+  on_ranks(3, [](const DeviceMesh& mesh) {
+    if (mesh.rank() == 2) {
+      ::_exit(0); // no destructor runs, as in a rank that is killed
+    }
+    for (const char* unit : {"a", "b"}) { // and in every later collective
+      expect_refusal([&] { all_gather_into_tensor(mesh, at::empty({3}), at::ones({1}), unit); },
+                     Code::kCollectiveFailed,
+                     {concat(mesh.where(), ", all_gather of unit ", unit), "rank 2 (process ", "has ended"});
+    }
   });
 }
 
-TEST(LostRank, OneThatIsLateEndsACollectiveAfterTheMeshsTimeout) {
+TEST_P(LostRank, OneThatIsLateEndsACollectiveAfterTheMeshsTimeout) {
   const int port = loopback_port();
   on_ranks(2, [&](const DeviceMesh& first) {
-    RankEnvironment environment{.rank = first.rank(), .world_size = 2, .master_port = port};
+    const RankEnvironment environment{
+        .rank = first.rank(), .world_size = 2, .master_port = port, .backend = GetParam()};
     const DeviceMesh mesh = DeviceMesh::connect(environment, milliseconds(1000));
     if (mesh.rank() == 0) {
       const auto start = Clock::now();
@@ -42,7 +66,7 @@ TEST(LostRank, OneThatIsLateEndsACollectiveAfterTheMeshsTimeout) {
   });
 }
 
-TEST(LostRank, AMeetingPointThatNobodyHoldsIsNamedAfterTheTimeout) {
+TEST(LostMeetingPoint, IsNamedAfterTheTimeout) {
   const int port = loopback_port();
   on_ranks(1, [&](const DeviceMesh&) {
     const RankEnvironment environment{.rank = 1, .world_size = 2, .master_port = port};

@@ -174,6 +174,16 @@ TEST(RankEnvironment, TorchrunsSeveralRanksNeedAMeetingPoint) {
   EXPECT_EQ(read({{"RANK", "0"}, {"WORLD_SIZE", "1"}}).world_size, 1);
 }
 
+TEST(RankEnvironment, TheUserChoosesTheBackendForEveryLauncher) {
+  EXPECT_EQ(read(kTorchrun).backend, BackendChoice::kAuto);
+  for (const Variables& launcher : {kTorchrun, kOpenMpi, kSlurm}) {
+    EXPECT_EQ(read(with(launcher, {{"TIESHARD_BACKEND", "shm"}})).backend, BackendChoice::kShm);
+    EXPECT_EQ(read(with(launcher, {{"TIESHARD_BACKEND", "gloo"}})).backend, BackendChoice::kGloo);
+    EXPECT_EQ(read(with(launcher, {{"TIESHARD_BACKEND", "auto"}})).backend, BackendChoice::kAuto);
+  }
+  expect_bad({{"TIESHARD_BACKEND", "nccl"}}, {"TIESHARD_BACKEND", "expected shm, gloo or auto, got \"nccl\""});
+}
+
 TEST(FirstSlurmHost, IsTheFirstOfEveryFormOfNodeList) {
   const std::map<std::string, std::string> cases{{"n1", "n1"},
                                                  {"n1,n2", "n1"},

@@ -47,7 +47,7 @@ inline constexpr std::uint32_t kRingPieces = 4;
 struct ShmShape {
   std::uint32_t ranks = 2;
   std::uint32_t first_step = 0;
-  std::uint64_t piece_bytes = 256 << 10; ///< a multiple of 64, at least 64 * ranks
+  std::uint64_t piece_bytes = 128 << 10; ///< a multiple of 64, at least 64 * ranks
 };
 
 /// The counters of one rank.

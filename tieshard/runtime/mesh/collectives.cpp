@@ -11,17 +11,25 @@
 namespace tieshard {
 namespace {
 
+/// The reason alone of our own errors; the first line of others.
+std::string reason(const std::exception& error) {
+  if (const auto* own = dynamic_cast<const Error*>(&error)) {
+    return own->diagnostic().why;
+  }
+  const std::string text = error.what();
+  return text.substr(0, text.find('\n'));
+}
+
 /// Runs one collective and waits for it.
 template <typename Start>
-void finish(const DeviceMesh& mesh, const char* operation, const Start& start) {
+void finish(const DeviceMesh& mesh, const char* operation, const std::string& unit, const Start& start) {
   try {
     start(*mesh.backend())->wait();
   } catch (const std::exception& error) {
-    const std::string text = error.what();
     throw PeerError({.code = Code::kCollectiveFailed,
                      .what = "a collective failed, mostly because a rank is gone",
-                     .where = concat(mesh.where(), ", ", operation),
-                     .why = text.substr(0, text.find('\n')),
+                     .where = concat(mesh.where(), ", ", operation, unit.empty() ? "" : " of unit ", unit),
+                     .why = reason(error),
                      .fix =
                          "look for the first rank that reported an error of its own; if none did, it was killed or its "
                          "host is unreachable"});
@@ -30,23 +38,25 @@ void finish(const DeviceMesh& mesh, const char* operation, const Start& start) {
 
 } // namespace
 
-void all_gather_into_tensor(const DeviceMesh& mesh, at::Tensor output, at::Tensor input) {
+void all_gather_into_tensor(const DeviceMesh& mesh, at::Tensor output, at::Tensor input, const std::string& unit) {
   if (mesh.size() == 1) {
     output.copy_(input);
     return;
   }
-  finish(mesh, "all_gather", [&](c10d::Backend& backend) { return backend._allgather_base(output, input); });
+  finish(mesh, "all_gather", unit, [&](c10d::Backend& backend) { return backend._allgather_base(output, input); });
 }
 
-void reduce_scatter_tensor(const DeviceMesh& mesh, at::Tensor output, at::Tensor input) {
+void reduce_scatter_tensor(const DeviceMesh& mesh, at::Tensor output, at::Tensor input, const std::string& unit) {
   if (mesh.size() == 1) {
     output.copy_(input);
     return;
   }
-  finish(mesh, "reduce_scatter", [&](c10d::Backend& backend) { return backend._reduce_scatter_base(output, input); });
+  finish(mesh, "reduce_scatter", unit, [&](c10d::Backend& backend) {
+    return backend._reduce_scatter_base(output, input);
+  });
 }
 
-void all_reduce(const DeviceMesh& mesh, at::Tensor tensor, ReduceOp op) {
+void all_reduce(const DeviceMesh& mesh, at::Tensor tensor, ReduceOp op, const std::string& unit) {
   if (mesh.size() == 1) {
     return;
   }
@@ -55,12 +65,22 @@ void all_reduce(const DeviceMesh& mesh, at::Tensor tensor, ReduceOp op) {
                      : op == ReduceOp::kMin ? c10d::ReduceOp::MIN
                                             : c10d::ReduceOp::MAX;
   std::vector<at::Tensor> tensors{std::move(tensor)};
-  finish(mesh, "all_reduce", [&](c10d::Backend& backend) { return backend.allreduce(tensors, options); });
+  finish(mesh, "all_reduce", unit, [&](c10d::Backend& backend) { return backend.allreduce(tensors, options); });
+}
+
+void broadcast(const DeviceMesh& mesh, at::Tensor tensor, std::int64_t root, const std::string& unit) {
+  if (mesh.size() == 1) {
+    return;
+  }
+  c10d::BroadcastOptions options;
+  options.rootRank = root;
+  std::vector<at::Tensor> tensors{std::move(tensor)};
+  finish(mesh, "broadcast", unit, [&](c10d::Backend& backend) { return backend.broadcast(tensors, options); });
 }
 
 void barrier(const DeviceMesh& mesh) {
   if (mesh.size() > 1) {
-    finish(mesh, "barrier", [](c10d::Backend& backend) { return backend.barrier(); });
+    finish(mesh, "barrier", "", [](c10d::Backend& backend) { return backend.barrier(); });
   }
 }
 

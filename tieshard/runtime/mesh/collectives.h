@@ -6,7 +6,9 @@
 // Flow:   load, fsdp, optim, state, train -> [this] -> c10d
 // Source: torch.distributed (all_gather_into_tensor, reduce_scatter_tensor, all_reduce, broadcast, barrier).
 //
-// All throw PeerError collective-failed, naming the operation and this rank, when another rank is gone or late.
+// All throw PeerError collective-failed, naming the operation, this rank and `unit`, what the tensors belong to ("" for
+// nothing in particular), when another rank is gone or late. Over shared memory the message names that rank too, and
+// sums are made in rank order: the same bits in every run.
 
 #pragma once
 
@@ -20,15 +22,18 @@
 namespace tieshard {
 
 /// output [size * n] = the inputs [n] of all ranks, in rank order. Contiguous, same dtype.
-void all_gather_into_tensor(const DeviceMesh& mesh, at::Tensor output, at::Tensor input);
+void all_gather_into_tensor(const DeviceMesh& mesh, at::Tensor output, at::Tensor input, const std::string& unit = {});
 
 /// output [n] = this rank's n elements of the elementwise sum of all ranks' inputs [size * n].
-void reduce_scatter_tensor(const DeviceMesh& mesh, at::Tensor output, at::Tensor input);
+void reduce_scatter_tensor(const DeviceMesh& mesh, at::Tensor output, at::Tensor input, const std::string& unit = {});
 
 enum class ReduceOp { kSum, kMin, kMax };
 
 /// Replaces `tensor` on every rank by the elementwise reduction over all ranks.
-void all_reduce(const DeviceMesh& mesh, at::Tensor tensor, ReduceOp op = ReduceOp::kSum);
+void all_reduce(const DeviceMesh& mesh, at::Tensor tensor, ReduceOp op = ReduceOp::kSum, const std::string& unit = {});
+
+/// Replaces `tensor` on every rank by that of rank `root`.
+void broadcast(const DeviceMesh& mesh, at::Tensor tensor, std::int64_t root = 0, const std::string& unit = {});
 
 /// Waits until every rank is here.
 void barrier(const DeviceMesh& mesh);

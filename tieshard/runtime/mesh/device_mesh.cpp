@@ -16,10 +16,16 @@ DeviceMesh DeviceMesh::connect(const RankEnvironment& environment, std::chrono::
   DeviceMesh mesh;
   mesh.environment_ = environment;
   if (environment.world_size > 1) {
-    mesh.backend_ = connect_gloo(environment, timeout);
+    Connection connection = connect_ranks(environment, timeout);
+    mesh.backend_ = std::move(connection.backend);
+    mesh.backend_note_ = std::move(connection.note);
     barrier(mesh); // a rank that left now would close its connections while another still makes them
   }
   return mesh;
+}
+
+std::string DeviceMesh::backend_name() const {
+  return backend_ == nullptr ? "none" : backend_->getBackendName();
 }
 
 std::string DeviceMesh::where() const {

@@ -33,7 +33,8 @@ class DeviceMesh {
   /// One rank, no connection.
   DeviceMesh() = default;
 
-  /// Reads the launcher's variables and connects. Every rank must call it.
+  /// Reads the launcher's variables and connects, over shared memory where all ranks are on one host and otherwise over
+  /// Gloo (TIESHARD_BACKEND=shm|gloo|auto). Every rank must call it.
   /// @param timeout  bound of every later wait for another rank
   /// @throws InputError bad-environment; PeerError rendezvous-failed
   static DeviceMesh from_environment(std::chrono::milliseconds timeout = std::chrono::minutes(10));
@@ -56,6 +57,13 @@ class DeviceMesh {
   /// "rank 1/4", for Diagnostics.
   std::string where() const;
 
+  /// "shm", "gloo", or "none" on one rank.
+  std::string backend_name() const;
+  /// Why the ranks do not share memory; empty where they do, and on one rank.
+  const std::string& backend_note() const noexcept {
+    return backend_note_;
+  }
+
   /// The connection; null on one rank.
   const std::shared_ptr<c10d::Backend>& backend() const noexcept {
     return backend_;
@@ -64,6 +72,7 @@ class DeviceMesh {
  private:
   RankEnvironment environment_;
   std::shared_ptr<c10d::Backend> backend_;
+  std::string backend_note_;
 };
 
 } // namespace tieshard

@@ -9,6 +9,7 @@
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "tieshard/core/base/error.h"
+#include "tieshard/runtime/mesh/shm_backend.h"
 
 namespace tieshard {
 namespace {
@@ -38,30 +39,62 @@ c10::intrusive_ptr<c10d::Store> connect_store(const RankEnvironment& environment
   return c10::make_intrusive<c10d::PrefixStore>("tieshard/" + environment.attempt, store);
 }
 
+std::shared_ptr<c10d::Backend> connect_gloo(const RankEnvironment& environment,
+                                            const c10::intrusive_ptr<c10d::Store>& store,
+                                            std::chrono::milliseconds timeout) {
+  const auto options = c10d::ProcessGroupGloo::Options::create(timeout);
+  options->devices.push_back(make_device(environment));
+  auto group = c10::make_intrusive<c10d::ProcessGroupGloo>(
+      store, static_cast<int>(environment.rank), static_cast<int>(environment.world_size), options);
+  c10d::Backend* backend = group.get();
+  return {backend, [group = std::move(group)](c10d::Backend*) mutable { group.reset(); }};
+}
+
+std::string where(const RankEnvironment& environment) {
+  return concat("rank ",
+                environment.rank,
+                "/",
+                environment.world_size,
+                ", ",
+                environment.master_addr,
+                ":",
+                environment.master_port);
+}
+
+Connection connect(const RankEnvironment& environment, std::chrono::milliseconds timeout) {
+  const c10::intrusive_ptr<c10d::Store> store = connect_store(environment, timeout);
+  ShmConnection shm = connect_shm(*store,
+                                  static_cast<int>(environment.rank),
+                                  static_cast<int>(environment.world_size),
+                                  timeout,
+                                  environment.backend != BackendChoice::kGloo);
+  if (shm.backend != nullptr) {
+    // The store's host may leave only when nobody reads it any more; and this wait finds ranks that do not run.
+    shm.backend->barrier()->wait();
+    return {.backend = std::move(shm.backend), .note = {}};
+  }
+  if (environment.backend == BackendChoice::kShm) {
+    throw InputError({.code = Code::kBadEnvironment,
+                      .what = "the ranks cannot share memory as TIESHARD_BACKEND asks",
+                      .where = where(environment),
+                      .why = shm.why_not,
+                      .fix = "unset TIESHARD_BACKEND: then Gloo is used where memory cannot be shared"});
+  }
+  return {.backend = connect_gloo(environment, store, timeout), .note = std::move(shm.why_not)};
+}
+
 } // namespace
 
-std::shared_ptr<c10d::Backend> connect_gloo(const RankEnvironment& environment, std::chrono::milliseconds timeout) {
+Connection connect_ranks(const RankEnvironment& environment, std::chrono::milliseconds timeout) {
   try {
-    const auto options = c10d::ProcessGroupGloo::Options::create(timeout);
-    options->devices.push_back(make_device(environment));
-    auto group = c10::make_intrusive<c10d::ProcessGroupGloo>(connect_store(environment, timeout),
-                                                             static_cast<int>(environment.rank),
-                                                             static_cast<int>(environment.world_size),
-                                                             options);
-    c10d::Backend* backend = group.get();
-    return {backend, [group = std::move(group)](c10d::Backend*) mutable { group.reset(); }};
+    return connect(environment, timeout);
+  } catch (const InputError&) {
+    throw;
   } catch (const std::exception& error) {
     const std::string text = error.what();
     throw PeerError({.code = Code::kRendezvousFailed,
                      .what = "the ranks did not find each other",
-                     .where = concat("rank ",
-                                     environment.rank,
-                                     "/",
-                                     environment.world_size,
-                                     ", ",
-                                     environment.master_addr,
-                                     ":",
-                                     environment.master_port),
+                     .where = where(environment),
                      .why = concat("waited up to ", timeout.count() / 1000, " s: ", text.substr(0, text.find('\n'))),
                      .fix = "check that every rank was started with the same MASTER_ADDR and MASTER_PORT, that the "
                             "port is free on rank "

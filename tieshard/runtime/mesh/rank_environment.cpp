@@ -67,6 +67,20 @@ void require_no_count(const EnvironmentLookup& lookup) {
   }
 }
 
+BackendChoice backend_choice(const EnvironmentLookup& lookup) {
+  const std::string text = lookup("TIESHARD_BACKEND").value_or("auto");
+  if (text == "shm") {
+    return BackendChoice::kShm;
+  }
+  if (text == "gloo") {
+    return BackendChoice::kGloo;
+  }
+  if (text != "auto") {
+    refuse("TIESHARD_BACKEND", concat("expected shm, gloo or auto, got \"", text, "\""), "choose one, or unset it");
+  }
+  return BackendChoice::kAuto;
+}
+
 void set_meeting_point(RankEnvironment& environment, const Names& names, const EnvironmentLookup& lookup) {
   const auto address = lookup("MASTER_ADDR");
   const auto port = lookup("MASTER_PORT");
@@ -144,6 +158,7 @@ RankEnvironment read_rank_environment(const EnvironmentLookup& lookup) {
   if (environment.launcher == Launcher::kNone) {
     require_no_count(lookup);
   }
+  environment.backend = backend_choice(lookup);
   environment.agent_store = lookup("TORCHELASTIC_USE_AGENT_STORE") == "True";
   environment.attempt = lookup("TORCHELASTIC_RESTART_COUNT").value_or("0");
   return environment;

@@ -22,6 +22,13 @@ enum class Launcher {
   kSlurm,    ///< SLURM_PROCID and SLURM_NTASKS
 };
 
+/// What the ranks exchange tensors over.
+enum class BackendChoice {
+  kAuto, ///< shared memory where all ranks of a group are on one host, else Gloo
+  kShm,  ///< shared memory or an error
+  kGloo,
+};
+
 /// Where this process stands among the ranks, and where they meet.
 struct RankEnvironment {
   std::int64_t rank = 0;
@@ -30,7 +37,8 @@ struct RankEnvironment {
   std::string master_addr = "127.0.0.1";
   int master_port = 29500;
   Launcher launcher = Launcher::kNone;
-  bool agent_store = false;  ///< torchrun's agent keeps the store: no rank has to host it
+  bool agent_store = false;                     ///< torchrun's agent keeps the store: no rank has to host it
+  BackendChoice backend = BackendChoice::kAuto; ///< TIESHARD_BACKEND: shm, gloo or auto
   std::string attempt = "0"; ///< torchrun's restart count: keys of an earlier attempt must not be seen
 };
 
@@ -40,6 +48,7 @@ using EnvironmentLookup = std::function<std::optional<std::string>(const std::st
 /// Reads the launcher's variables. torchrun's come first, then MPI's, then Slurm's; without any: one rank.
 /// MASTER_ADDR and MASTER_PORT hold for all launchers; without them MPI ranks of one host meet at 127.0.0.1:29500 and
 /// Slurm's at the first host of SLURM_STEP_NODELIST, at a port made from SLURM_JOB_ID.
+/// TIESHARD_BACKEND holds for all of them.
 /// @throws InputError bad-environment (a variable is missing, not a number, or contradicts another; WORLD_SIZE above 1
 ///         without any launcher's rank would be several runs that each think they are alone)
 RankEnvironment read_rank_environment(const EnvironmentLookup& lookup);

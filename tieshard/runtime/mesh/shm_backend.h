@@ -1,0 +1,40 @@
+// tieshard/runtime/mesh/shm_backend.h
+//
+// A c10d backend for CPU tensors of ranks on one host, over memory that they share.
+//
+// Flow:   process_group -> [this] -> core/shm
+// Source: c10d's Backend interface in torch 2.13.
+//
+// It has all_gather, reduce_scatter (into one tensor), all_reduce, broadcast and barrier; sum, min and max. Ranks are
+// added in rank order, so results never depend on who is fast. A call returns when it is done: its Work is complete.
+
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <string>
+
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+namespace c10d {
+class Backend;
+}
+
+namespace tieshard {
+
+/// A backend, or why there is none; the same on every rank.
+struct ShmConnection {
+  std::shared_ptr<c10d::Backend> backend;
+  std::string why_not;
+};
+
+/// Connects the ranks of a group if all of them run on this host and can share memory; an agreement, whose outcome is
+/// the same on every rank. Every rank must call it, also one that does not want to (`wanted` false).
+///
+/// @param store    only this group's, which may not be used so twice; it is not needed afterwards, once all ranks have
+///                 passed a barrier
+/// @param timeout  longest wait for another rank, in each later collective
+/// @throws what the store throws when a rank does not come
+ShmConnection connect_shm(c10d::Store& store, int rank, int size, std::chrono::milliseconds timeout, bool wanted);
+
+} // namespace tieshard
