@@ -41,7 +41,6 @@ FsdpParam::FsdpParam(const ShardPlan& plan,
   }
   for (std::int64_t other = 0; other < plan.ranks(); ++other) {
     ranges_.push_back(plan.range(spec, other));
-    chunk_numel_ = std::max(chunk_numel_, numel(plan.local_shape(spec, other)));
   }
   const at::NoGradGuard no_grad;
   const Shape local = plan.local_shape(spec, rank);
@@ -71,24 +70,20 @@ at::Tensor FsdpParam::part_of(const at::Tensor& whole, std::int64_t rank) const 
   return whole.narrow(spec_.dim, range.offset, range.size);
 }
 
-void FsdpParam::write_shard_to(at::Tensor chunk) const {
-  chunk.narrow(0, 0, shard_.numel()).view(shard_.sizes()).copy_(shard_);
+std::vector<at::Tensor> FsdpParam::parts_of(const at::Tensor& whole) const {
+  std::vector<at::Tensor> parts;
+  for (std::size_t rank = 0; rank < ranges_.size(); ++rank) {
+    parts.push_back(part_of(whole, static_cast<std::int64_t>(rank)));
+  }
+  return parts;
 }
 
-void FsdpParam::read_part_from(const at::Tensor& chunk, std::int64_t rank) {
-  const at::Tensor part = part_of(whole_tensor_, rank);
-  part.copy_(chunk.narrow(0, 0, part.numel()).view(part.sizes()));
+CutTensor FsdpParam::gathered() const {
+  return {.shard = shard_.to(whole_tensor_.scalar_type()), .parts = parts_of(whole_tensor_)};
 }
 
-void FsdpParam::write_gradient_part_to(const at::Tensor& gradient, at::Tensor chunk, std::int64_t rank) const {
-  const at::Tensor part = part_of(gradient, rank);
-  chunk.narrow(0, 0, part.numel()).view(part.sizes()).copy_(part);
-}
-
-at::Tensor FsdpParam::gradient_from(const at::Tensor& chunk) const {
-  return chunk.narrow(0, 0, shard_.numel())
-      .view(shard_.sizes())
-      .to(shard_.scalar_type(), /*non_blocking=*/false, /*copy=*/true);
+CutTensor FsdpParam::reduced(const at::Tensor& gradient, at::ScalarType dtype) const {
+  return {.shard = at::empty(shard_.sizes(), shard_.options().dtype(dtype)), .parts = parts_of(gradient)};
 }
 
 void FsdpParam::require_own_storage() const {

@@ -17,6 +17,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "tieshard/core/plan/shard_plan.h"
+#include "tieshard/runtime/mesh/part_collectives.h"
 
 namespace tieshard {
 
@@ -45,10 +46,6 @@ class FsdpParam {
   const ShardedParameter& spec() const noexcept {
     return spec_;
   }
-  /// Elements of the largest shard of any rank: what each rank contributes to a collective.
-  std::int64_t chunk_numel() const noexcept {
-    return chunk_numel_;
-  }
   /// True when every rank holds all of it (0-dim).
   bool replicated() const noexcept {
     return spec_.dim < 0;
@@ -61,17 +58,11 @@ class FsdpParam {
     return unsharded_;
   }
 
-  /// Copies this rank's part, in the compute dtype, to the front of `chunk` [chunk_numel].
-  void write_shard_to(at::Tensor chunk) const;
+  /// The whole tensor and this rank's shard in its dtype, for a gather. Pre: storage is allocated.
+  CutTensor gathered() const;
 
-  /// Fills the whole tensor: part `rank` comes from the front of `chunk` [chunk_numel]. Pre: storage is allocated.
-  void read_part_from(const at::Tensor& chunk, std::int64_t rank);
-
-  /// Copies what `rank` holds of `gradient` (whole) to the front of `chunk`.
-  void write_gradient_part_to(const at::Tensor& gradient, at::Tensor chunk, std::int64_t rank) const;
-
-  /// The part of this rank at the front of `chunk`, shaped as the shard.
-  at::Tensor gradient_from(const at::Tensor& chunk) const;
+  /// `gradient` (whole, contiguous) and an uninitialised shard of it in `dtype`, for a reduction.
+  CutTensor reduced(const at::Tensor& gradient, at::ScalarType dtype) const;
 
   /// @throws UsageError wrong-state when the parameter no longer shares its storage with the shard. Pre: sharded
   void require_own_storage() const;
@@ -98,6 +89,7 @@ class FsdpParam {
 
  private:
   at::Tensor part_of(const at::Tensor& whole, std::int64_t rank) const;
+  std::vector<at::Tensor> parts_of(const at::Tensor& whole) const;
 
   ShardedParameter spec_;
   std::vector<ChunkRange> ranges_; ///< of every rank, on spec_.dim
@@ -106,7 +98,6 @@ class FsdpParam {
   at::Tensor shard_;
   at::Tensor whole_tensor_; ///< its storage has no bytes while sharded
   at::Tensor stashed_gradient_;
-  std::int64_t chunk_numel_ = 0;
   bool whole_ = false;
   bool unsharded_ = false;
   bool stashed_ = false;

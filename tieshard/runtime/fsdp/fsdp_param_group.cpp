@@ -4,7 +4,7 @@
 
 #include <ATen/ATen.h>
 
-#include "tieshard/runtime/mesh/collectives.h"
+#include "tieshard/runtime/mesh/part_collectives.h"
 
 namespace tieshard {
 
@@ -38,37 +38,14 @@ void FsdpParamGroup::unshard() {
 }
 
 void FsdpParamGroup::gather() {
-  std::int64_t total = 0;
+  std::vector<CutTensor> tensors;
   for (FsdpParam& parameter : parameters_) {
     parameter.allocate_whole();
-    total += parameter.whole() ? 0 : parameter.chunk_numel();
-  }
-  if (total == 0) {
-    return;
-  }
-  const at::TensorOptions options = at::TensorOptions().dtype(compute_dtype_);
-  at::Tensor mine = at::empty({total}, options);
-  std::int64_t offset = 0;
-  for (const FsdpParam& parameter : parameters_) {
     if (!parameter.whole()) {
-      parameter.write_shard_to(mine.narrow(0, offset, parameter.chunk_numel()));
-      offset += parameter.chunk_numel();
+      tensors.push_back(parameter.gathered());
     }
   }
-  at::Tensor all = mine;
-  if (mesh_.size() > 1) {
-    all = at::empty({mesh_.size() * total}, options);
-    all_gather_into_tensor(mesh_, all, mine);
-  }
-  for (std::int64_t rank = 0; rank < mesh_.size(); ++rank) {
-    offset = rank * total;
-    for (FsdpParam& parameter : parameters_) {
-      if (!parameter.whole()) {
-        parameter.read_part_from(all.narrow(0, offset, parameter.chunk_numel()), rank);
-        offset += parameter.chunk_numel();
-      }
-    }
-  }
+  all_gather_parts(mesh_, tensors, name_);
 }
 
 void FsdpParamGroup::reshard() {
@@ -125,39 +102,43 @@ void FsdpParamGroup::finish_alone() {
   }
 }
 
-/// One buffer [ranks, chunks + flags]: each rank's chunk of every gradient, then one flag for each parameter that says
-/// whether this rank had a gradient, so that "nobody had one" survives the sum.
+/// The dtype in which whole gradients go into the reduction: bfloat16 ones are added up in float32 without a copy.
+at::ScalarType FsdpParamGroup::sent_dtype() const {
+  const bool widened = compute_dtype_ == at::kBFloat16 && reduce_dtype_ == at::kFloat;
+  return widened ? compute_dtype_ : reduce_dtype_;
+}
+
+/// Each gradient, and one more tensor of flags that say whether this rank had one, so that "nobody had one" survives
+/// the sum.
 void FsdpParamGroup::reduce() {
-  const auto flags = static_cast<std::int64_t>(parameters_.size());
-  std::int64_t total = flags;
-  for (const FsdpParam& parameter : parameters_) {
-    total += parameter.chunk_numel();
-  }
-  at::Tensor input = at::zeros({mesh_.size(), total}, at::TensorOptions().dtype(reduce_dtype_));
-  std::int64_t offset = 0;
-  for (std::size_t index = 0; index < parameters_.size(); ++index) {
-    FsdpParam& parameter = parameters_[index];
-    if (const at::Tensor gradient = parameter.take_whole_gradient(); gradient.defined()) {
-      for (std::int64_t rank = 0; rank < mesh_.size(); ++rank) {
-        parameter.write_gradient_part_to(gradient, input[rank].narrow(0, offset, parameter.chunk_numel()), rank);
-      }
-      input.narrow(1, total - flags + static_cast<std::int64_t>(index), 1).fill_(1);
+  const auto count = static_cast<std::int64_t>(parameters_.size());
+  const at::TensorOptions sent = at::TensorOptions().dtype(sent_dtype());
+  at::Tensor flags = at::zeros({count}, sent);
+  std::vector<CutTensor> tensors;
+  for (std::int64_t index = 0; index < count; ++index) {
+    FsdpParam& parameter = parameters_[static_cast<std::size_t>(index)];
+    at::Tensor gradient = parameter.take_whole_gradient();
+    if (gradient.defined()) {
+      flags.narrow(0, index, 1).fill_(1);
+      gradient = gradient.to(sent_dtype()).contiguous();
+    } else {
+      gradient = at::zeros(parameter.spec().shape, sent);
     }
-    offset += parameter.chunk_numel();
+    tensors.push_back(parameter.reduced(gradient, reduce_dtype_));
   }
   reshard();
-  at::Tensor output = at::empty({total}, input.options());
-  reduce_scatter_tensor(mesh_, output, input.view({-1}));
-  if (divide_factor_ != 1.0) {
-    output.narrow(0, 0, total - flags).div_(divide_factor_);
-  }
-  offset = 0;
-  for (std::size_t index = 0; index < parameters_.size(); ++index) {
-    FsdpParam& parameter = parameters_[index];
-    const bool any = output[total - flags + static_cast<std::int64_t>(index)].item<double>() > 0;
-    parameter.put_sharded_gradient(any ? parameter.gradient_from(output.narrow(0, offset, parameter.chunk_numel()))
-                                       : at::Tensor());
-    offset += parameter.chunk_numel();
+  tensors.push_back({.shard = at::empty({count}, sent.dtype(reduce_dtype_)),
+                     .parts = std::vector<at::Tensor>(static_cast<std::size_t>(mesh_.size()), flags)});
+  reduce_scatter_parts(mesh_, tensors, name_);
+  const at::Tensor had_gradient = tensors.back().shard;
+  for (std::int64_t index = 0; index < count; ++index) {
+    FsdpParam& parameter = parameters_[static_cast<std::size_t>(index)];
+    at::Tensor shard = std::exchange(tensors[static_cast<std::size_t>(index)].shard, at::Tensor());
+    if (divide_factor_ != 1.0) {
+      shard.div_(divide_factor_);
+    }
+    const bool any = had_gradient[index].item<double>() > 0;
+    parameter.put_sharded_gradient(any ? shard.to(parameter.shard().scalar_type()) : at::Tensor());
   }
 }
 

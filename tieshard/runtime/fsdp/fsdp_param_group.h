@@ -66,6 +66,7 @@ class FsdpParamGroup {
   void gather();
   void reduce();
   void finish_alone();
+  at::ScalarType sent_dtype() const;
 
   std::string name_;
   std::vector<FsdpParam> parameters_;

@@ -20,11 +20,20 @@ std::string reason(const std::exception& error) {
   return text.substr(0, text.find('\n'));
 }
 
-/// Runs one collective and waits for it.
+/// Runs one collective of the backend and waits for it.
 template <typename Start>
 void finish(const DeviceMesh& mesh, const char* operation, const std::string& unit, const Start& start) {
+  run_collective(mesh, operation, unit, [&] { start(*mesh.backend())->wait(); });
+}
+
+} // namespace
+
+void run_collective(const DeviceMesh& mesh,
+                    const char* operation,
+                    const std::string& unit,
+                    const std::function<void()>& work) {
   try {
-    start(*mesh.backend())->wait();
+    work();
   } catch (const std::exception& error) {
     throw PeerError({.code = Code::kCollectiveFailed,
                      .what = "a collective failed, mostly because a rank is gone",
@@ -35,8 +44,6 @@ void finish(const DeviceMesh& mesh, const char* operation, const std::string& un
                          "host is unreachable"});
   }
 }
-
-} // namespace
 
 void all_gather_into_tensor(const DeviceMesh& mesh, at::Tensor output, at::Tensor input, const std::string& unit) {
   if (mesh.size() == 1) {

@@ -12,6 +12,7 @@
 
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -34,6 +35,12 @@ void all_reduce(const DeviceMesh& mesh, at::Tensor tensor, ReduceOp op = ReduceO
 
 /// Replaces `tensor` on every rank by that of rank `root`.
 void broadcast(const DeviceMesh& mesh, at::Tensor tensor, std::int64_t root = 0, const std::string& unit = {});
+
+/// Runs `work`, one collective; what it throws becomes the PeerError that all of these throw.
+void run_collective(const DeviceMesh& mesh,
+                    const char* operation,
+                    const std::string& unit,
+                    const std::function<void()>& work);
 
 /// Waits until every rank is here.
 void barrier(const DeviceMesh& mesh);

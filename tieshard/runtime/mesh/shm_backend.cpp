@@ -89,6 +89,10 @@ class ShmBackend final : public c10d::Backend {
     return "shm";
   }
 
+  ShmGroup& group() {
+    return *group_;
+  }
+
   c10::intrusive_ptr<c10d::Work> _allgather_base(at::Tensor& output,
                                                  at::Tensor& input,
                                                  const c10d::AllgatherOptions&) override {
@@ -101,7 +105,7 @@ class ShmBackend final : public c10d::Backend {
                 output.numel(),
                 " and ",
                 input.numel());
-    all_gather(*group_, bytes_of(output), const_bytes_of(input), input.nbytes());
+    tieshard::all_gather(*group_, bytes_of(output), const_bytes_of(input), input.nbytes());
     return done(c10d::OpType::_ALLGATHER_BASE);
   }
 
@@ -134,23 +138,23 @@ class ShmBackend final : public c10d::Backend {
                 input.numel(),
                 " and ",
                 output.numel());
-    reduce_scatter(*group_,
-                   bytes_of(output),
-                   const_bytes_of(input),
-                   static_cast<std::size_t>(output.numel()),
-                   reducible_dtype(input),
-                   reduction_of(options.reduceOp));
+    tieshard::reduce_scatter(*group_,
+                             bytes_of(output),
+                             const_bytes_of(input),
+                             static_cast<std::size_t>(output.numel()),
+                             reducible_dtype(input),
+                             reduction_of(options.reduceOp));
     return done(c10d::OpType::_REDUCE_SCATTER_BASE);
   }
 
   c10::intrusive_ptr<c10d::Work> allreduce(std::vector<at::Tensor>& tensors,
                                            const c10d::AllreduceOptions& options) override {
     const at::Tensor& tensor = only(tensors);
-    all_reduce(*group_,
-               bytes_of(tensor),
-               static_cast<std::size_t>(tensor.numel()),
-               reducible_dtype(tensor),
-               reduction_of(options.reduceOp));
+    tieshard::all_reduce(*group_,
+                         bytes_of(tensor),
+                         static_cast<std::size_t>(tensor.numel()),
+                         reducible_dtype(tensor),
+                         reduction_of(options.reduceOp));
     return done(c10d::OpType::ALLREDUCE);
   }
 
@@ -185,6 +189,11 @@ ShmConnection connect_shm(c10d::Store& store, int rank, int size, std::chrono::m
   auto made = c10::make_intrusive<ShmBackend>(std::move(meeting.group), rank, size);
   c10d::Backend* backend = made.get();
   return {.backend = {backend, [made = std::move(made)](c10d::Backend*) mutable { made.reset(); }}, .why_not = {}};
+}
+
+ShmGroup* shm_group(c10d::Backend& backend) {
+  auto* const shm = dynamic_cast<ShmBackend*>(&backend);
+  return shm == nullptr ? nullptr : &shm->group();
 }
 
 } // namespace tieshard

@@ -22,6 +22,8 @@ class Backend;
 
 namespace tieshard {
 
+class ShmGroup;
+
 /// A backend, or why there is none; the same on every rank.
 struct ShmConnection {
   std::shared_ptr<c10d::Backend> backend;
@@ -36,5 +38,8 @@ struct ShmConnection {
 /// @param timeout  longest wait for another rank, in each later collective
 /// @throws what the store throws when a rank does not come
 ShmConnection connect_shm(c10d::Store& store, int rank, int size, std::chrono::milliseconds timeout, bool wanted);
+
+/// What a backend of connect_shm works with; null for another one.
+ShmGroup* shm_group(c10d::Backend& backend);
 
 } // namespace tieshard

@@ -2,7 +2,7 @@
 
 #include <ATen/ATen.h>
 
-#include "tieshard/runtime/mesh/collectives.h"
+#include "tieshard/runtime/mesh/part_collectives.h"
 
 namespace tieshard {
 
@@ -14,17 +14,14 @@ at::Tensor full_tensor(const DeviceMesh& mesh,
   if (parameter.replicated() || mesh.size() == 1) {
     return local.detach().clone();
   }
-  const std::int64_t chunk = parameter.chunk_numel();
-  at::Tensor mine = at::zeros({chunk}, local.options());
-  mine.narrow(0, 0, local.numel()).copy_(local.reshape({-1}));
-  at::Tensor all = at::empty({mesh.size() * chunk}, local.options());
-  all_gather_into_tensor(mesh, all, mine);
-  std::vector<at::Tensor> parts;
+  CutTensor cut{.shard = local.detach().contiguous()};
+  const at::Tensor whole = at::empty(parameter.spec().shape, local.options());
   for (std::int64_t rank = 0; rank < mesh.size(); ++rank) {
-    const Shape shape = plan.local_shape(parameter.spec(), rank);
-    parts.push_back(all.narrow(0, rank * chunk, numel(shape)).view(shape));
+    const ChunkRange range = plan.range(parameter.spec(), rank);
+    cut.parts.push_back(whole.narrow(parameter.spec().dim, range.offset, range.size));
   }
-  return at::cat(parts, parameter.spec().dim);
+  all_gather_parts(mesh, {cut}, parameter.fqn());
+  return whole;
 }
 
 std::vector<NamedTensor> full_state_dict(const FsdpState& state) {
