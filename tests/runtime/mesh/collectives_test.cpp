@@ -129,15 +129,16 @@ TEST_P(Collectives, BroadcastGivesEveryRankTheRootsTensor) {
   });
 }
 
+std::string title(const ::testing::TestParamInfo<Collectives::ParamType>& info) {
+  const auto [ranks, backend] = info.param;
+  return concat(ranks, ranks == 1 ? "rank" : "ranks", backend == BackendChoice::kShm ? "_shm" : "_gloo");
+}
+
 INSTANTIATE_TEST_SUITE_P(Ranks,
                          Collectives,
                          ::testing::Combine(::testing::Values(1, 2, 3, 4),
                                             ::testing::Values(BackendChoice::kShm, BackendChoice::kGloo)),
-                         [](const auto& info) {
-                           const auto [ranks, backend] = info.param;
-                           return concat(
-                               ranks, ranks == 1 ? "rank" : "ranks", backend == BackendChoice::kShm ? "_shm" : "_gloo");
-                         });
+                         title);
 
 } // namespace
 } // namespace tieshard::testing

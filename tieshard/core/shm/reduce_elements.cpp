@@ -7,10 +7,6 @@
 #include "tieshard/core/base/error.h"
 #include "tieshard/core/base/float_formats.h"
 
-#if defined(__x86_64__)
-#define TIESHARD_AVX2 [[gnu::target("avx2")]]
-#endif
-
 namespace tieshard {
 namespace {
 
@@ -84,27 +80,44 @@ template <Reduction kReduction, typename Format>
 }
 
 template <Reduction kReduction, typename Format>
-void reduce_with_any_core(const Arrays& arrays, std::size_t count) {
+void reduce_on_any_core(const Arrays& arrays, std::size_t count) {
   reduce_all<kReduction, Format>(arrays, count);
 }
 
-#if defined(TIESHARD_AVX2)
+#if defined(__x86_64__)
+
 template <Reduction kReduction, typename Format>
-TIESHARD_AVX2 void reduce_with_avx2(const Arrays& arrays, std::size_t count) {
+[[gnu::target("avx2")]] void reduce_with_avx2(const Arrays& arrays, std::size_t count) {
   reduce_all<kReduction, Format>(arrays, count);
 }
+
+template <Reduction kReduction, typename Format>
+[[gnu::target("avx512f,avx512bw,avx512vl")]] void reduce_with_avx512(const Arrays& arrays, std::size_t count) {
+  reduce_all<kReduction, Format>(arrays, count);
+}
+
+/// 0: any core of x86-64; 1: with AVX2; 2: with AVX-512. The results have the same bits.
+int vector_level() {
+  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl")) {
+    return 2;
+  }
+  return __builtin_cpu_supports("avx2") ? 1 : 0;
+}
+
 #endif
 
 template <Reduction kReduction, typename Format>
 void reduce_as(const Arrays& arrays, std::size_t count) {
-#if defined(TIESHARD_AVX2)
-  static const bool has_avx2 = __builtin_cpu_supports("avx2") != 0;
-  if (has_avx2) {
-    reduce_with_avx2<kReduction, Format>(arrays, count);
-    return;
+#if defined(__x86_64__)
+  static const int level = vector_level();
+  if (level == 2) {
+    return reduce_with_avx512<kReduction, Format>(arrays, count);
+  }
+  if (level == 1) {
+    return reduce_with_avx2<kReduction, Format>(arrays, count);
   }
 #endif
-  reduce_with_any_core<kReduction, Format>(arrays, count);
+  reduce_on_any_core<kReduction, Format>(arrays, count);
 }
 
 template <typename Format>
