@@ -42,14 +42,9 @@ def session_members(session):
 
 
 def pid_of_rank(session, rank):
-    for pid in session_members(session):
-        try:
-            environment = pathlib.Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-        except OSError:
-            continue
-        if b"RANK=%d" % rank in environment:
-            return pid
-    return None
+    """The launcher forks its ranks in their order."""
+    started = {pid: int(fields[19]) for pid in session_members(session) if pid != session and (fields := stat_fields(pid))}
+    return sorted(started, key=lambda pid: (started[pid], pid))[rank]
 
 
 class Output:
