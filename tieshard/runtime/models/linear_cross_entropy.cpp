@@ -1,8 +1,10 @@
 #include "tieshard/runtime/models/linear_cross_entropy.h"
 
 #include <algorithm>
+#include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/engine.h>
@@ -60,15 +62,64 @@ class LinearCrossEntropyBackward : public torch::autograd::Node {
   at::Tensor weight_gradient_;
 };
 
+/// The sum over pieces of slope^T x [V, H], by slices of the vocabulary: a slice stays in the cache while it is made,
+/// and what is made for it is small enough for a heap to use again. Of a narrow weight the slices are float32.
+class WeightGradient {
+ public:
+  explicit WeightGradient(const at::Tensor& weight_VH)
+      : whole_(at::isReducedFloatingType(weight_VH.scalar_type()) ? at::Tensor() : at::zeros_like(weight_VH)),
+        shape_(weight_VH.sizes().vec()),
+        options_(weight_VH.options()) {
+    const std::int64_t row_bytes = 4 * std::max<std::int64_t>(1, shape_[1]);
+    const std::int64_t rows = std::max<std::int64_t>(1, kSliceBytes / row_bytes);
+    for (std::int64_t begin = 0; begin < shape_[0]; begin += rows) {
+      const std::int64_t count = std::min(rows, shape_[0] - begin);
+      slices_.push_back(whole_.defined() ? whole_.narrow(0, begin, count)
+                                         : at::zeros({count, shape_[1]}, options_.dtype(at::kFloat)));
+    }
+  }
+
+  /// Adds one piece of rows.
+  void add(const at::Tensor& slope_RV, const at::Tensor& x_RH) {
+    std::int64_t begin = 0;
+    for (at::Tensor& slice : slices_) {
+      slice.add_(matmul_transposed(slope_RV.narrow(1, begin, slice.size(0)).t(), x_RH.t()));
+      begin += slice.size(0);
+    }
+  }
+
+  /// [V, H] in the weight's dtype; nothing is left here.
+  at::Tensor take() {
+    if (!whole_.defined()) {
+      whole_ = at::empty(shape_, options_);
+      std::int64_t begin = 0;
+      for (at::Tensor& slice : slices_) {
+        whole_.narrow(0, begin, slice.size(0)).copy_(slice);
+        begin += slice.size(0);
+        slice.reset();
+      }
+    }
+    slices_.clear();
+    return std::exchange(whole_, at::Tensor());
+  }
+
+ private:
+  static constexpr std::int64_t kSliceBytes = std::int64_t{8} << 20;
+
+  at::Tensor whole_; ///< what the slices are cut from; undefined for a narrow weight
+  std::vector<std::int64_t> shape_;
+  at::TensorOptions options_;
+  std::vector<at::Tensor> slices_;
+};
+
 /// What one call works on: rows with a target only.
 struct Work {
   at::Tensor x_RH;
   at::Tensor weight_VH;
   at::Tensor targets_R;
   double scale = 1.0;
-  bool wants_weight_gradient = false;
-  at::Tensor x_gradient{};      ///< [R, H], undefined when not wanted
-  at::Tensor weight_gradient{}; ///< [V, H], in float32 where several pieces are added up; undefined before the first
+  at::Tensor x_gradient{};                   ///< [R, H], undefined when not wanted
+  WeightGradient* weight_gradient = nullptr; ///< null when not wanted
 };
 
 std::int64_t rows_in_piece(std::int64_t rows, std::int64_t vocab) {
@@ -86,16 +137,8 @@ void add_gradients(Work& work, at::Tensor log_probabilities, std::int64_t begin,
   if (work.x_gradient.defined()) {
     work.x_gradient.narrow(0, begin, rows).copy_(matmul_transposed(slope, work.weight_VH.t()));
   }
-  if (!work.wants_weight_gradient) {
-    return;
-  }
-  at::Tensor part = matmul_transposed(slope.t(), work.x_RH.narrow(0, begin, rows).t());
-  if (rows == work.x_RH.size(0)) {
-    work.weight_gradient = std::move(part);
-  } else if (!work.weight_gradient.defined()) {
-    work.weight_gradient = part.to(at::kFloat);
-  } else {
-    work.weight_gradient.add_(part);
+  if (work.weight_gradient != nullptr) {
+    work.weight_gradient->add(slope, work.x_RH.narrow(0, begin, rows));
   }
 }
 
@@ -103,7 +146,7 @@ void add_gradients(Work& work, at::Tensor log_probabilities, std::int64_t begin,
 double run(Work& work) {
   const std::int64_t rows = work.x_RH.size(0);
   const std::int64_t piece = rows_in_piece(rows, work.weight_VH.size(0));
-  const bool wants_gradient = work.x_gradient.defined() || work.wants_weight_gradient;
+  const bool wants_gradient = work.x_gradient.defined() || work.weight_gradient != nullptr;
   double sum = 0;
   for (std::int64_t begin = 0; begin < rows; begin += piece) {
     const std::int64_t count = std::min(piece, rows - begin);
@@ -148,17 +191,17 @@ at::Tensor linear_cross_entropy_sum(const at::Tensor& x_RH,
     Work work{.x_RH = all ? x_RH.detach() : x_RH.index_select(0, chosen),
               .weight_VH = weight_VH.detach(),
               .targets_R = all ? targets_R : targets_R.index_select(0, chosen),
-              .scale = scale,
-              .wants_weight_gradient = weight_wants};
+              .scale = scale};
+    std::optional<WeightGradient> gradient;
+    if (weight_wants) {
+      work.weight_gradient = &gradient.emplace(weight_VH.detach());
+    }
     if (x_wants) {
       work.x_gradient = at::empty_like(work.x_RH);
     }
     loss = at::full({}, run(work), x_RH.options().dtype(at::kFloat));
     x_gradient = x_wants ? spread(work.x_gradient, chosen, rows) : at::Tensor();
-    if (weight_wants) {
-      weight_gradient =
-          work.weight_gradient.defined() ? work.weight_gradient.to(weight_VH.scalar_type()) : at::zeros_like(weight_VH);
-    }
+    weight_gradient = gradient ? gradient->take() : at::Tensor();
   }
   if (x_wants || weight_wants) {
     torch::autograd::set_history(
