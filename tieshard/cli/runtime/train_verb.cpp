@@ -136,6 +136,10 @@ class RunReport {
                              ledger.initialised(),
                              " initialised as asked"));
     print_findings(console_.err, parallel.findings);
+    if (!mesh_.backend_note().empty()) {
+      console_.err.text << concat(
+          "note    ranks exchange over ", mesh_.backend_name(), ", not shared memory: ", mesh_.backend_note(), "\n");
+    }
   }
 
   /// On a terminal the line is drawn over; in a pipe every tenth of the run gets a line, and the first and last step.
