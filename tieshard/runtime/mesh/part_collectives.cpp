@@ -113,19 +113,6 @@ void reduce_packed(const DeviceMesh& mesh, const std::vector<CutTensor>& tensors
   });
 }
 
-DType dtype_of(const at::Tensor& tensor) {
-  switch (tensor.scalar_type()) {
-    case at::kBFloat16:
-      return DType::kBF16;
-    case at::kHalf:
-      return DType::kF16;
-    case at::kDouble:
-      return DType::kF64;
-    default:
-      return DType::kF32;
-  }
-}
-
 } // namespace
 
 void all_gather_parts(const DeviceMesh& mesh, const std::vector<CutTensor>& tensors, const std::string& unit) {
@@ -162,8 +149,8 @@ void reduce_scatter_parts(const DeviceMesh& mesh, const std::vector<CutTensor>& 
       reduce_scatter_regions(*group,
                              regions_of_shards(tensors),
                              regions_by_rank(tensors, mesh.size()),
-                             dtype_of(tensors.front().parts.front()),
-                             dtype_of(tensors.front().shard));
+                             shm_dtype(tensors.front().parts.front()),
+                             shm_dtype(tensors.front().shard));
     });
     return;
   }

@@ -9,6 +9,32 @@
 #include "tieshard/runtime/mesh/shm_rendezvous.h"
 
 namespace tieshard {
+
+DType shm_dtype(const at::Tensor& tensor) {
+  switch (tensor.scalar_type()) {
+    case at::kFloat:
+      return DType::kF32;
+    case at::kDouble:
+      return DType::kF64;
+    case at::kBFloat16:
+      return DType::kBF16;
+    case at::kHalf:
+      return DType::kF16;
+    case at::kLong:
+      return DType::kI64;
+    case at::kInt:
+      return DType::kI32;
+    case at::kShort:
+      return DType::kI16;
+    case at::kChar:
+      return DType::kI8;
+    case at::kByte:
+      return DType::kU8;
+    default:
+      TORCH_CHECK(false, "the shared-memory backend does not reduce ", tensor.scalar_type());
+  }
+}
+
 namespace {
 
 /// Work that was done before it was handed out.
@@ -41,31 +67,6 @@ const at::Tensor& only(const std::vector<at::Tensor>& tensors) {
   TORCH_CHECK(tensors.size() == 1, "the shared-memory backend takes one tensor a call, got ", tensors.size());
   require_usable(tensors.front());
   return tensors.front();
-}
-
-DType reducible_dtype(const at::Tensor& tensor) {
-  switch (tensor.scalar_type()) {
-    case at::kFloat:
-      return DType::kF32;
-    case at::kDouble:
-      return DType::kF64;
-    case at::kBFloat16:
-      return DType::kBF16;
-    case at::kHalf:
-      return DType::kF16;
-    case at::kLong:
-      return DType::kI64;
-    case at::kInt:
-      return DType::kI32;
-    case at::kShort:
-      return DType::kI16;
-    case at::kChar:
-      return DType::kI8;
-    case at::kByte:
-      return DType::kU8;
-    default:
-      TORCH_CHECK(false, "the shared-memory backend does not reduce ", tensor.scalar_type());
-  }
 }
 
 Reduction reduction_of(const c10d::ReduceOp& op) {
@@ -142,7 +143,7 @@ class ShmBackend final : public c10d::Backend {
                              bytes_of(output),
                              const_bytes_of(input),
                              static_cast<std::size_t>(output.numel()),
-                             reducible_dtype(input),
+                             shm_dtype(input),
                              reduction_of(options.reduceOp));
     return done(c10d::OpType::_REDUCE_SCATTER_BASE);
   }
@@ -153,7 +154,7 @@ class ShmBackend final : public c10d::Backend {
     tieshard::all_reduce(*group_,
                          bytes_of(tensor),
                          static_cast<std::size_t>(tensor.numel()),
-                         reducible_dtype(tensor),
+                         shm_dtype(tensor),
                          reduction_of(options.reduceOp));
     return done(c10d::OpType::ALLREDUCE);
   }

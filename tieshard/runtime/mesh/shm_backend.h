@@ -16,6 +16,8 @@
 
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
+#include "tieshard/core/base/dtype.h"
+
 namespace c10d {
 class Backend;
 }
@@ -38,6 +40,9 @@ struct ShmConnection {
 /// @param timeout  longest wait for another rank, in each later collective
 /// @throws what the store throws when a rank does not come
 ShmConnection connect_shm(c10d::Store& store, int rank, int size, std::chrono::milliseconds timeout, bool wanted);
+
+/// The dtype of a tensor that can be summed there. @throws c10::Error for another one
+DType shm_dtype(const at::Tensor& tensor);
 
 /// What a backend of connect_shm works with; null for another one.
 ShmGroup* shm_group(c10d::Backend& backend);
