@@ -10,6 +10,7 @@ the ranks' losses; every rank has the same number of targets). The tokens are th
     dcp         torch.distributed.checkpoint with HuggingFaceStorageReader
     slices      each rank reads its rows with safetensors' get_slice, written by hand
     accelerate  accelerate's fsdp2_load_full_state_dict: rank 0 reads everything and broadcasts
+    unsharded   no FSDP2: each rank has the whole model and trains it by itself, the ranks side by side
 """
 
 import argparse
@@ -26,6 +27,7 @@ import torch.distributed as dist
 from arithmetic_tokens import batch_tokens
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor
 from transformers import AutoConfig, AutoModelForCausalLM
 
 
@@ -86,6 +88,8 @@ def load(arguments, dtype):
 
         return AutoModelForCausalLM.from_pretrained(
             arguments.model, dtype=dtype, distributed_config=DistributedConfig(fsdp_size=dist.get_world_size()))
+    if arguments.load == "unsharded":
+        return AutoModelForCausalLM.from_pretrained(arguments.model, dtype=dtype, attn_implementation="sdpa")
     compute = getattr(torch, arguments.compute_dtype or arguments.param_dtype)
     policy = MixedPrecisionPolicy() if compute == dtype else \
         MixedPrecisionPolicy(param_dtype=compute, reduce_dtype=torch.float32)
@@ -109,7 +113,8 @@ def load(arguments, dtype):
 def touch(model):
     """Reads one element of each page: a loader that maps files lazily pays for the bytes here."""
     for parameter in model.parameters():
-        parameter.to_local().reshape(-1)[::4096 // parameter.element_size()].float().sum().item()
+        local = parameter.to_local() if isinstance(parameter, DTensor) else parameter
+        local.reshape(-1)[::4096 // parameter.element_size()].float().sum().item()
 
 
 def train(model, arguments):
@@ -138,7 +143,7 @@ def train(model, arguments):
 def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model")
-    parser.add_argument("--load", choices=["native", *LOADERS], default="slices")
+    parser.add_argument("--load", choices=["native", "unsharded", *LOADERS], default="slices")
     parser.add_argument("--steps", type=int, default=0)
     parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--seq", type=int, default=256)
