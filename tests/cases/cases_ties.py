@@ -283,3 +283,66 @@ def albert_with_two_biases_that_differ(d):
     d.use(albert())
     d.tensors["predictions.decoder.bias"] = numbered("another bias", (24,))
     d.names("predictions.bias", "predictions.decoder.bias")
+
+
+# ---- classes without a head, and encoders with decoders that nobody knows
+def class_without_a_head(name, about, model, architecture, *dropped):
+    """Of a family that is known: no head is missed, and none made up."""
+
+    def build(d):
+        d.use(model)
+        d.set(architectures=[architecture])
+        for known in [known for known in d.tensors if known.startswith(dropped)] if dropped else []:
+            d.drop(known)
+        d.names(architecture)
+        d.loads(next(iter(d.tensors)))
+
+    build.__name__, build.__doc__, build.__module__ = name, about, __name__
+    case("warn", "unknown-architecture")(build)
+
+
+class_without_a_head("albert_without_a_head", "AlbertModel.", albert(), "AlbertModel", "predictions.")
+class_without_a_head("gpt2_that_classifies", "Its head is another.", gpt2(), "GPT2ForSequenceClassification")
+class_without_a_head("t5_encoder_alone", "T5EncoderModel.", t5(["shared.weight"]), "T5EncoderModel", "decoder.")
+
+
+def bart(d, stored, equal, **config):
+    """The names of BART, with one layer's norm on each side."""
+    d.config = {"model_type": "platypus", "architectures": ["PlatypusForConditionalGeneration"],
+                "is_encoder_decoder": True, "dtype": "float32"} | config
+    for name in stored:
+        d.add("model." + name, (24, 8), values_of=None if not equal else "one")
+    for side in ("encoder", "decoder"):
+        d.add(f"model.{side}.layernorm_embedding.weight", (8,))
+
+
+@case("warn", "unknown-architecture")
+def unknown_encoder_decoder_stored_under_three_names(d):
+    """Equal copies are one weight; the head is another name of it."""
+    bart(d, T5_NAMES[:3], True, tie_word_embeddings=True)
+    d.names("tie-copies-equal", "model.shared.weight", "model.encoder.embed_tokens.weight")
+    d.loads(HEAD, "model.shared.weight")
+    d.loads("model.decoder.embed_tokens.weight", "model.shared.weight")
+
+
+@case("refuse", "tie-source-ambiguous")
+def unknown_encoder_decoder_with_embeddings_that_differ(d):
+    """Which of them is the shared one is a guess."""
+    bart(d, T5_NAMES[:3], False, tie_word_embeddings=True)
+    d.names("model.encoder.embed_tokens.weight", "--untie")
+
+
+@case("warn", "unknown-architecture")
+def unknown_encoder_decoder_untied(d):
+    """The flag says that each has its own."""
+    bart(d, T5_NAMES[:3], False, tie_word_embeddings=False)
+    d.loads("model.shared.weight")
+    d.loads("model.decoder.embed_tokens.weight")
+
+
+@case("warn", "unknown-architecture")
+def unknown_encoder_decoder_with_a_shared_embedding_alone(d):
+    """No other names of it are made up."""
+    bart(d, T5_NAMES[:1], False, architectures=["PlatypusModel"], tie_word_embeddings=True)
+    d.names("only model.shared.weight is stored")
+    d.loads("model.shared.weight")

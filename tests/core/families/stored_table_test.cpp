@@ -13,6 +13,8 @@ using testing::counting;
 using ::testing::ElementsAre;
 using testing::FixtureTensor;
 
+constexpr const char* kTied = R"({"tie_word_embeddings": true, "architectures": ["PlatypusForCausalLM"]})";
+
 FixtureTensor bytes_only(const std::string& name, DType dtype, const Shape& shape) {
   const auto size = static_cast<std::size_t>(*checked_bytes(shape, dtype));
   return {.name = name, .dtype = dtype, .shape = shape, .bytes = std::vector<std::byte>(size)};
@@ -27,17 +29,6 @@ std::vector<std::string> rows(const std::string& config, const std::vector<Fixtu
     result.push_back(concat(row.fqn, " ", name(row.dtype), " ", to_string(row.shape)));
   }
   return result;
-}
-
-std::string head_of(const std::vector<std::string>& names) {
-  CheckpointFixture fixture(R"({"tie_word_embeddings": true})");
-  std::vector<FixtureTensor> tensors;
-  for (const std::string& name : names) {
-    tensors.push_back(counting(name, {6, 4}));
-  }
-  fixture.write(tensors);
-  const auto tie = embedding_tie_of_stored(fixture.open());
-  return tie ? concat(tie->alias, " -> ", tie->canonical) : "none";
 }
 
 TEST(TableOfStored, TakesWideFloatsForParametersAndNothingElse) {
@@ -84,38 +75,27 @@ TEST(TableOfStored, ListsAHeadThatOnlyTheFlagGivesAValueLast) {
   const std::vector<FixtureTensor> stored = {counting("model.embed_tokens.weight", {6, 4}),
                                              counting("model.zero.weight", {4})};
   EXPECT_THAT(
-      rows(R"({"tie_word_embeddings": true})", stored),
+      rows(kTied, stored),
       ElementsAre("model.embed_tokens.weight F32 [6, 4]", "model.zero.weight F32 [4]", "lm_head.weight F32 [6, 4]"));
   EXPECT_THAT(rows(R"({"tie_word_embeddings": false})", stored),
               ElementsAre("model.embed_tokens.weight F32 [6, 4]", "model.zero.weight F32 [4]"));
 }
 
 TEST(TableOfStored, PutsAStoredHeadBehindTheEmbeddingThatOwnsItsStorage) {
-  EXPECT_THAT(rows(R"({"tie_word_embeddings": true})",
-                   {counting("model.embed_tokens.weight", {6, 4}), counting("lm_head.weight", {6, 4})}),
+  EXPECT_THAT(rows(kTied, {counting("model.embed_tokens.weight", {6, 4}), counting("lm_head.weight", {6, 4})}),
               ElementsAre("model.embed_tokens.weight F32 [6, 4]", "lm_head.weight F32 [6, 4]"));
 }
 
-TEST(EmbeddingTieOfStored, FindsThePlaceOfTheHead) {
-  EXPECT_EQ(head_of({"model.embed_tokens.weight"}), "lm_head.weight -> model.embed_tokens.weight");
-  EXPECT_EQ(head_of({"language_model.model.embed_tokens.weight"}),
-            "language_model.lm_head.weight -> language_model.model.embed_tokens.weight");
-  EXPECT_EQ(head_of({"model.language_model.embed_tokens.weight"}),
-            "lm_head.weight -> model.language_model.embed_tokens.weight");
-  EXPECT_EQ(head_of({"transformer.wte.weight"}), "lm_head.weight -> transformer.wte.weight");
-  EXPECT_EQ(head_of({"shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight"}),
-            "lm_head.weight -> shared.weight");
-}
-
-TEST(EmbeddingTieOfStored, TakesAHeadThatIsStoredElsewhere) {
-  EXPECT_EQ(head_of({"language_model.model.embed_tokens.weight", "lm_head.weight"}),
-            "lm_head.weight -> language_model.model.embed_tokens.weight");
-}
-
-TEST(EmbeddingTieOfStored, GuessesNotBetweenTwoEmbeddings) {
-  EXPECT_EQ(head_of({"text.embed_tokens.weight", "audio.embed_tokens.weight"}), "none");
-  EXPECT_EQ(head_of({"model.norm.weight"}), "none");
-  EXPECT_EQ(head_of({"model.unembed_tokens.weight"}), "none");
+TEST(TableOfStored, PutsTheEmbeddingsOfEncoderAndDecoderBehindTheSharedOne) {
+  EXPECT_THAT(rows("{}",
+                   {counting("shared.weight", {6, 4}),
+                    counting("encoder.embed_tokens.weight", {6, 4}),
+                    counting("decoder.embed_tokens.weight", {6, 4}),
+                    counting("zero.weight", {4})}),
+              ElementsAre("shared.weight F32 [6, 4]",
+                          "zero.weight F32 [4]",
+                          "encoder.embed_tokens.weight F32 [6, 4]",
+                          "decoder.embed_tokens.weight F32 [6, 4]"));
 }
 
 } // namespace

@@ -293,7 +293,8 @@ TEST(ResolveModel, RenamesBeforeItResolvesTies) {
 }
 
 TEST(ResolveModel, TakesANestedFlagForThePartThatHasTheHead) {
-  CheckpointFixture fixture(R"({"model_type": "quokka_vl", "text_config": {"model_type": "llama",
+  CheckpointFixture fixture(R"({"model_type": "quokka_vl",
+    "architectures": ["QuokkaVLForConditionalGeneration"], "text_config": {"model_type": "llama",
     "tie_word_embeddings": true}})");
   fixture.write(
       {counting("language_model.model.embed_tokens.weight", {6, 4}), counting("vision.patch.weight", {4, 4})});
@@ -305,6 +306,65 @@ TEST(ResolveModel, TakesANestedFlagForThePartThatHasTheHead) {
   EXPECT_THAT(model.findings[0].why, HasSubstr("quokka_vl"));
   EXPECT_EQ(model.findings[1].code, Code::kTieFlagNested);
   EXPECT_THAT(model.findings[1].where, HasSubstr("text_config.tie_word_embeddings"));
+}
+
+// --- Encoder and decoder of an architecture that is not known
+
+/// What becomes of the embeddings that BART has: the group's names, and the codes of what is said.
+struct OfNames {
+  std::vector<std::string> aliases;
+  std::vector<Code> codes;
+};
+
+OfNames resolve_names(const std::string& flag, const std::vector<FixtureTensor>& stored) {
+  CheckpointFixture fixture("{" + flag + R"("model_type": "quokka", "architectures": ["QuokkaModel"]})");
+  fixture.write(stored);
+  const ResolvedModel model = resolve_model(fixture.path());
+  OfNames result{.aliases = model.ties.aliases(kShared), .codes = {}};
+  for (const Diagnostic& finding : model.findings) {
+    result.codes.push_back(finding.code);
+  }
+  return result;
+}
+
+std::vector<FixtureTensor> embeddings(float encoder, float decoder) {
+  return {counting(kShared, {6, 4}), counting(kEncoder, {6, 4}, encoder), counting(kDecoder, {6, 4}, decoder)};
+}
+
+TEST(ResolveModel, TiesEqualEmbeddingsOfAnEncoderAndADecoder) {
+  const OfNames tied = resolve_names(R"("tie_word_embeddings": true, )", embeddings(0, 0));
+  EXPECT_THAT(tied.aliases, ElementsAre(kEncoder, kDecoder));
+  EXPECT_THAT(tied.codes, ElementsAre(Code::kUnknownArchitecture, Code::kTieCopiesEqual, Code::kTieCopiesEqual));
+  for (const char* flag : {"", R"("tie_word_embeddings": false, )"}) { // about the head, where one is called shared
+    const OfNames by_names = resolve_names(flag, embeddings(0, 0));
+    EXPECT_THAT(by_names.aliases, ElementsAre(kEncoder, kDecoder));
+    EXPECT_THAT(
+        by_names.codes,
+        ElementsAre(Code::kUnknownArchitecture, Code::kTieFlagDefault, Code::kTieCopiesEqual, Code::kTieCopiesEqual));
+  }
+}
+
+TEST(ResolveModel, GuessesNotAmongThreeEmbeddingsThatDiffer) {
+  for (const char* flag : {"", R"("tie_word_embeddings": true, )"}) {
+    expect_refusal([&] { resolve_names(flag, embeddings(0, 1)); }, Code::kTieSourceAmbiguous, {kShared, kDecoder});
+  }
+  EXPECT_THAT(resolve_names(R"("tie_word_embeddings": false, )", embeddings(1, 2)).codes,
+              ElementsAre(Code::kUnknownArchitecture)); // three weights, as the flag says
+}
+
+TEST(ResolveModel, HoldsTwoEmbeddingsThatDifferApart) {
+  const OfNames two = resolve_names("", {counting(kShared, {6, 4}), counting(kEncoder, {6, 4}, 1.0F)});
+  EXPECT_THAT(two.aliases, IsEmpty());
+  EXPECT_THAT(two.codes, ElementsAre(Code::kUnknownArchitecture, Code::kTieFlagDefault, Code::kTieConflict));
+}
+
+TEST(ResolveModel, MakesNoNamesUpForASharedEmbeddingAlone) {
+  CheckpointFixture fixture(
+      R"({"model_type": "quokka", "architectures": ["QuokkaModel"], "tie_word_embeddings": true})");
+  fixture.write({counting(kShared, {6, 4}), counting("encoder.norm.weight", {4})});
+  const ResolvedModel model = resolve_model(fixture.path());
+  EXPECT_EQ(model.table.size(), 2U);
+  EXPECT_THAT(model.findings[0].why, HasSubstr("only shared.weight is stored"));
 }
 
 } // namespace

@@ -1,22 +1,25 @@
 #include "tieshard/core/families/stored_table.h"
 
+#include <algorithm>
 #include <array>
+#include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 
 #include <nlohmann/json.hpp>
 
 #include "tieshard/core/base/error.h"
+#include "tieshard/core/families/stored_ties.h"
 
 namespace tieshard {
 namespace {
 
-constexpr std::string_view kHead = "lm_head.weight";
 constexpr std::int64_t kBlockBytes = 16; ///< of MXFP4: 32 values of 4 bits
 
+/// Values that scales belong to; F8_E8M0 is what scales themselves are.
 bool is_fp8(DType dtype) {
-  return dtype == DType::kF8E4M3 || dtype == DType::kF8E5M2 || dtype == DType::kF8E4M3Fnuz ||
-         dtype == DType::kF8E5M2Fnuz;
+  return is_float8(dtype) && dtype != DType::kF8E8M0;
 }
 
 std::string quantization_method(const HfConfig& config) {
@@ -81,92 +84,36 @@ std::optional<ParameterInfo> parameter_of(const Checkpoint& checkpoint, const St
   return mxfp4 ? of_mxfp4_blocks(checkpoint, tensor) : std::nullopt;
 }
 
-bool says_tied(const HfConfig& config) {
-  return config.tie_word_embeddings() && config.tie_word_embeddings()->value;
-}
-
-/// The only stored tensor of that last part, e.g. "embed_tokens.weight"; null when there is none or several.
-const StoredTensor* only_named(const Checkpoint& checkpoint, std::string_view leaf) {
-  const StoredTensor* found = nullptr;
-  for (const StoredTensor& tensor : checkpoint.tensors()) {
-    const std::string_view name = tensor.name;
-    const bool named =
-        name.ends_with(leaf) && (name.size() == leaf.size() || name[name.size() - leaf.size() - 1] == '.');
-    if (named && tensor.shape.size() == 2) {
-      if (found != nullptr) {
-        return nullptr;
-      }
-      found = &tensor;
-    }
-  }
-  return found;
-}
-
-/// What stands before the base model in an embedding's name: "language_model." of
-/// "language_model.model.embed_tokens.weight", nothing of "model.language_model.embed_tokens.weight".
-std::string_view before_base_model(std::string_view embedding, std::string_view leaf) {
-  const std::string_view path = embedding.substr(0, embedding.size() - leaf.size());
-  for (const std::string_view base : {"model.", "transformer."}) {
-    for (std::size_t at = path.find(base); at != std::string_view::npos; at = path.find(base, at + 1)) {
-      if (at == 0 || path[at - 1] == '.') {
-        return path.substr(0, at);
-      }
-    }
-  }
-  return path;
-}
-
-/// The head that is stored beside one of the modules around the embedding, innermost first.
-const StoredTensor* stored_head(const Checkpoint& checkpoint, std::string_view embedding) {
-  for (std::string_view module = parent(embedding); !module.empty();) {
-    module = parent(module);
-    const std::string name = module.empty() ? std::string(kHead) : concat(module, ".", kHead);
-    if (const StoredTensor* head = checkpoint.find(name)) {
-      return head;
-    }
-  }
-  return nullptr;
-}
-
 } // namespace
-
-std::optional<FamilyTie> embedding_tie_of_stored(const Checkpoint& checkpoint) {
-  constexpr std::array<std::string_view, 4> kLeaves = {
-      "shared.weight", "embed_tokens.weight", "wte.weight", "word_embeddings.weight"};
-  for (const std::string_view leaf : kLeaves) {
-    const StoredTensor* const embedding = only_named(checkpoint, leaf);
-    if (embedding == nullptr) {
-      continue;
-    }
-    if (const StoredTensor* const head = stored_head(checkpoint, embedding->name)) {
-      return FamilyTie{.canonical = embedding->name, .alias = head->name};
-    }
-    return FamilyTie{.canonical = embedding->name, .alias = concat(before_base_model(embedding->name, leaf), kHead)};
-  }
-  return std::nullopt;
-}
 
 ParameterTable table_of_stored(const Checkpoint& checkpoint) {
   const bool mxfp4 = quantization_method(checkpoint.config()) == "mxfp4";
-  const auto tie = says_tied(checkpoint.config()) ? embedding_tie_of_stored(checkpoint) : std::nullopt;
+  const std::vector<FamilyTie> ties = ties_of_stored(checkpoint);
+  std::map<std::string, std::optional<ParameterInfo>, std::less<>> aliases; // behind what owns their storage
+  for (const FamilyTie& tie : ties) {
+    aliases.emplace(tie.alias, std::nullopt);
+  }
   ParameterTable table;
-  std::optional<ParameterInfo> head;
   for (const StoredTensor& tensor : checkpoint.tensors()) {
     std::optional<ParameterInfo> parameter = parameter_of(checkpoint, tensor, mxfp4);
     if (!parameter) {
       continue;
     }
-    if (tie && tensor.name == tie->alias) { // behind the embedding, which owns the storage
-      head = std::move(parameter);
-      continue;
+    if (const auto alias = aliases.find(tensor.name); alias != aliases.end()) {
+      alias->second = std::move(parameter);
+    } else {
+      table.push_back(*std::move(parameter));
     }
-    if (tie && tensor.name == tie->canonical && !head) {
-      head = ParameterInfo{.fqn = tie->alias, .shape = parameter->shape, .dtype = parameter->dtype};
-    }
-    table.push_back(*std::move(parameter));
   }
-  if (head) {
-    table.push_back(*std::move(head));
+  for (const FamilyTie& tie : ties) {
+    std::optional<ParameterInfo>& alias = aliases.at(tie.alias);
+    const auto canonical = std::ranges::find(table, tie.canonical, &ParameterInfo::fqn);
+    if (!alias && canonical != table.end()) { // a head that is not stored
+      alias = ParameterInfo{.fqn = tie.alias, .shape = canonical->shape, .dtype = canonical->dtype};
+    }
+    if (alias) {
+      table.push_back(*std::move(alias));
+    }
   }
   for (std::size_t i = 0; i < table.size(); ++i) {
     table[i].identity = i + 1;

@@ -7,12 +7,14 @@
 #include "tieshard/core/families/name_mapping.h"
 #include "tieshard/core/families/stored_names.h"
 #include "tieshard/core/families/stored_table.h"
+#include "tieshard/core/families/stored_ties.h"
 
 namespace tieshard {
 namespace {
 
 Diagnostic unknown_architecture(const Checkpoint& checkpoint) {
   const HfConfig& config = checkpoint.config();
+  const std::string shared = lone_shared_embedding(checkpoint);
   return {.level = Level::kWarning,
           .code = Code::kUnknownArchitecture,
           .what = "the model family is not known",
@@ -22,7 +24,11 @@ Diagnostic unknown_architecture(const Checkpoint& checkpoint) {
                         "\", architectures begins with \"",
                         config.architecture(),
                         "\"; it loads by the names that are stored, but whether they are all of the model could not "
-                        "be checked"),
+                        "be checked",
+                        shared.empty() ? ""
+                                       : concat("; of the embeddings of encoder and decoder only ",
+                                                shared,
+                                                " is stored, and no other name of it is made up")),
           .fix = "compare the list of parameters with the model's own"};
 }
 

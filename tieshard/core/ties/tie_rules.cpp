@@ -9,8 +9,9 @@
 #include <utility>
 
 #include "tieshard/core/families/family.h"
-#include "tieshard/core/families/stored_table.h"
+#include "tieshard/core/families/stored_ties.h"
 #include "tieshard/core/ties/explicit_ties.h"
+#include "tieshard/core/ties/stored_copies.h"
 
 namespace tieshard {
 namespace {
@@ -63,24 +64,48 @@ Diagnostic nested_flag(const HfConfig& config, const std::string& canonical, con
           .fix = "write tie_word_embeddings at the top of config.json"};
 }
 
-/// Without a family's table the flag is all there is: it ties the head to the one input embedding that is stored.
-void add_flag_tie(const Checkpoint& checkpoint,
-                  const NameIndex& names,
-                  std::vector<DeclaredTie>& ties,
-                  std::vector<Diagnostic>& findings) {
+/// Whether two embeddings of an encoder and a decoder are one weight, the architecture not being known. Where the flag
+/// says untied, only equal copies of a module that is called shared show that it is about the head alone, as T5's.
+bool share_embedding(const Checkpoint& checkpoint, const FamilyTie& tie) {
   const auto& flag = checkpoint.config().tie_word_embeddings();
-  const auto tie = flag && flag->value ? embedding_tie_of_stored(checkpoint) : std::nullopt;
-  const auto canonical = tie ? names.find(tie->canonical) : std::nullopt;
-  const auto alias = tie ? names.find(tie->alias) : std::nullopt;
-  if (!canonical || !alias) {
-    return;
+  if (!flag || flag->value) {
+    return true;
   }
-  ties.push_back(ordered(
-      *canonical,
-      *alias,
-      {TieEvidence::kConfigFlag, concat(flag_text(flag), "; by their names, ", arrow(tie->alias, tie->canonical))}));
-  if (flag->is_nested()) {
-    findings.push_back(nested_flag(checkpoint.config(), tie->canonical, tie->alias));
+  const bool is_shared = tie.canonical == "shared.weight" || tie.canonical.ends_with(".shared.weight");
+  return is_shared && !first_difference(checkpoint, *checkpoint.find(tie.canonical), *checkpoint.find(tie.alias));
+}
+
+/// Without a family's table the names are all there is: they show the embeddings that an encoder and a decoder share,
+/// and, where the flag says tied, the head.
+void add_ties_of_stored(const Checkpoint& checkpoint,
+                        const NameIndex& names,
+                        std::vector<DeclaredTie>& ties,
+                        std::vector<Diagnostic>& findings) {
+  const auto& flag = checkpoint.config().tie_word_embeddings();
+  const bool says_tied = flag && flag->value;
+  std::string by_names;
+  for (const FamilyTie& tie : ties_of_stored(checkpoint)) {
+    const auto canonical = names.find(tie.canonical);
+    const auto alias = names.find(tie.alias);
+    if (!canonical || !alias || (tie.always && !share_embedding(checkpoint, tie))) {
+      continue;
+    }
+    const TieEvidence evidence = says_tied ? TieEvidence::kConfigFlag : TieEvidence::kFamilyRule;
+    ties.push_back(ordered(*canonical,
+                           *alias,
+                           {evidence, concat(flag_text(flag), "; by their names, ", arrow(tie.alias, tie.canonical))}));
+    if (says_tied && flag->is_nested()) {
+      findings.push_back(nested_flag(checkpoint.config(), tie.canonical, tie.alias));
+    }
+    by_names += concat(by_names.empty() ? "" : ", ", tie.alias, " and ", tie.canonical);
+  }
+  if (!by_names.empty() && !says_tied) {
+    findings.push_back({.level = Level::kNote,
+                        .code = Code::kTieFlagDefault,
+                        .what = "an encoder and a decoder share their embedding by its names alone",
+                        .where = concat(checkpoint.config().where(), ", ", by_names),
+                        .why = concat(flag_text(flag), ", and the architecture is not known"),
+                        .fix = "pass --untie for a name that has a weight of its own"});
   }
 }
 
@@ -91,7 +116,7 @@ void add_family_ties(const Checkpoint& checkpoint,
   const HfConfig& config = checkpoint.config();
   const Family* const family = find_family(config);
   if (family == nullptr) {
-    add_flag_tie(checkpoint, names, ties, findings);
+    add_ties_of_stored(checkpoint, names, ties, findings);
     return;
   }
   const auto& flag = config.tie_word_embeddings();
