@@ -85,6 +85,16 @@ fp8("fp8_with_a_scale_for_each_row", "compressed-tensors' channel scales, [out, 
     (1, 10**6), scale_name="weight_scale", quantization={"quant_method": "compressed-tensors", "format": "float-quantized"})
 
 
+fp8("fp8_with_the_only_block_that_fits", "Blocks of 2 by 2, which the config does not say.", in_blocks(2, 2), (2, 2))
+
+
+@case("refuse", "scale-block")
+def fp8_with_blocks_of_several_sizes_that_fit(d):
+    """The config does not say them, and of 20 rows in 5 blocks each may have 4."""
+    d.use(fp8_llama(in_blocks(6, 6)))
+    d.names("weight_block_size", "_scale_inv")
+
+
 @case("refuse", "shape-mismatch")
 def fp8_scales_for_other_blocks(d):
     """The config says blocks of 4 by 4, the scales are for one block."""

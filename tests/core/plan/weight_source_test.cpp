@@ -92,8 +92,7 @@ TEST(WeightSource, TakesEveryLayoutOfFp8Scales) {
     Shape scale;
     ScaleBlock block;
   };
-  for (const Layout& layout :
-       {Layout{{}, {8, 6}}, {{1}, {8, 6}}, {{1, 1}, {8, 6}}, {{8}, {1, 6}}, {{8, 1}, {1, 6}}, {{4, 2}, {2, 3}}}) {
+  for (const Layout& layout : {Layout{{}, {8, 6}}, {{1}, {8, 6}}, {{1, 1}, {8, 6}}, {{8}, {1, 6}}, {{8, 1}, {1, 6}}}) {
     const Case stored(kFp8Config,
                       {parameter("l.weight", {8, 6})},
                       {zeros("l.weight", DType::kF8E4M3, {8, 6}), zeros("l.weight_scale", DType::kF32, layout.scale)});
@@ -123,6 +122,46 @@ TEST(WeightSource, TakesUnevenBlocksByTheConfigsBlockSize) {
   EXPECT_EQ(reads.reads[0].scale->shape, (Shape{3, 2}));
   EXPECT_EQ(reads.reads[0].scale->block.rows, 4);
   EXPECT_EQ(reads.reads[0].stored_bytes(), 9U * 3U);
+}
+
+Case with_grids(const std::string& config, const std::vector<std::pair<Shape, Shape>>& grids) {
+  ParameterTable table;
+  std::vector<FixtureTensor> stored;
+  for (const auto& [values, scales] : grids) {
+    const std::string name = concat("layers.", table.size(), ".weight");
+    table.push_back(parameter(name, values));
+    stored.push_back(zeros(name, DType::kF8E4M3, values));
+    stored.push_back(zeros(name + "_scale_inv", DType::kF32, scales));
+  }
+  return {config, table, stored};
+}
+
+TEST(WeightSource, DerivesTheBlockThatAloneFitsAllGridsAndSaysSo) {
+  const Case derived =
+      with_grids(kFp8Config, {{{8, 6}, {4, 3}}, {{12, 6}, {6, 3}}, {{2, 2}, {1, 1}}, {{7, 2, 4}, {7, 1, 2}}});
+  const WeightSources sources = derived.sources();
+  for (const std::size_t i : {0, 1, 3}) {
+    EXPECT_EQ(sources.of_parameter[i].scale_block.rows, 2);
+    EXPECT_EQ(sources.of_parameter[i].scale_block.columns, 2);
+  }
+  ASSERT_EQ(sources.findings.size(), 1U);
+  EXPECT_EQ(sources.findings[0].code, Code::kScaleBlock);
+  EXPECT_EQ(sources.findings[0].level, Level::kNote);
+  EXPECT_THAT(sources.findings[0].why, AllOf(HasSubstr("2 rows by 2 columns"), HasSubstr("[4, 3] of [8, 6]")));
+  EXPECT_THAT(sources.findings[0].fix, HasSubstr("weight_block_size: [2, 2]"));
+}
+
+TEST(WeightSource, NarrowsTheBlockWithEveryGrid) {
+  const Case two =
+      with_grids(kFp8Config, {{{12, 8}, {3, 1}}, {{16, 8}, {4, 1}}}); // 4 or 5 rows; 4 or 5; no more is known
+  two.refuses(Code::kScaleBlock, {"4 to 5 rows by 8 or more columns", "and 1 more", "weight_block_size"});
+  const Case three = with_grids(kFp8Config, {{{12, 8}, {3, 1}}, {{16, 8}, {4, 1}}, {{20, 8}, {5, 1}}});
+  EXPECT_EQ(three.sources().of_parameter[2].scale_block.rows, 4);
+}
+
+TEST(WeightSource, RefusesGridsThatContradictEachOther) {
+  with_grids(kFp8Config, {{{8, 8}, {4, 4}}, {{8, 8}, {2, 2}}}).refuses(Code::kScaleBlock, {"no one block fits"});
+  with_grids(kFp8Config, {{{8, 8}, {9, 1}}}).refuses(Code::kShapeMismatch, {"[9, 1]"});
 }
 
 TEST(WeightSource, TakesStackedExpertsWithAScaleGridEach) {

@@ -86,6 +86,7 @@
   X(kUnusedTensor,         "unused-tensor",          "a stored tensor is used by no parameter") \
   X(kKnownBuffer,          "known-buffer",           "a stored tensor is a buffer that the model computes itself") \
   X(kScaleMissing,         "scale-missing",          "quantised values are stored without their scales") \
+  X(kScaleBlock,           "scale-block",            "config.json does not say the block of FP8 scales") \
   X(kStrayScale,           "stray-scale",            "a stored scale belongs to nothing that would apply it") \
   X(kInitialised,          "initialised",            "a parameter gets a value that no file holds, as asked") \
   X(kNotFinite,            "not-finite",             "a stored value is NaN or infinite") \

@@ -134,10 +134,6 @@ std::optional<ScaleBlock> scale_block(const Shape& values,
   if (leading > 0 && (is_grid({}) || is_grid({1, 1}))) {
     return ScaleBlock{rows, columns};
   }
-  if (!block && scales.size() == values.size() && scales[leading] > 0 && scales.back() > 0 &&
-      is_grid({scales[leading], scales.back()}) && rows % scales[leading] == 0 && columns % scales.back() == 0) {
-    return ScaleBlock{rows / scales[leading], columns / scales.back()};
-  }
   return std::nullopt;
 }
 

@@ -47,8 +47,8 @@ bool is_packed_weight(const StoredTensor& tensor);
 bool is_activation_scale(std::string_view name);
 
 /// Which elements share a scale, by the two shapes: one for all ([], [1]), one a row ([out], [out, 1]), one a matrix
-/// of a stack, or one a block ([ceil(out / b), ceil(in / b)], by `block` or where the sizes divide evenly). Nothing
-/// when the shapes do not fit together.
+/// of a stack, or, by `block`, one a block ([ceil(out / b), ceil(in / b)]). Nothing when the shapes do not fit
+/// together.
 std::optional<ScaleBlock> scale_block(const Shape& values, const Shape& scales, const std::optional<ScaleBlock>& block);
 
 } // namespace tieshard

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "tieshard/core/families/family.h"
+#include "tieshard/core/plan/grid_block.h"
 #include "tieshard/core/plan/missing.h"
 #include "tieshard/core/plan/quantization.h"
 #include "tieshard/core/plan/unloadable.h"
@@ -26,7 +27,10 @@ Shape with_last_two_swapped(Shape shape) {
 class SourceFinder {
  public:
   SourceFinder(const Checkpoint& checkpoint, const ShardPlan& plan)
-      : checkpoint_(checkpoint), plan_(plan), quantization_(quantization_of(checkpoint.config())) {}
+      : checkpoint_(checkpoint),
+        plan_(plan),
+        quantization_(quantization_of(checkpoint.config())),
+        grids_(quantization_ && !quantization_->block ? grid_block(checkpoint) : std::nullopt) {}
 
   /// The source, empty when no file holds the parameter or an offence was noted.
   WeightSource find(const ShardedParameter& parameter) {
@@ -65,8 +69,18 @@ class SourceFinder {
     if (!stray_.empty()) {
       refuse_stray_scales(checkpoint_, stray_, quantization_.has_value());
     }
+    if (uses_grids_ && !grids_->block()) {
+      refuse_grid_block(checkpoint_, *grids_);
+    }
     if (!mismatches_.empty()) {
       refuse_shapes(checkpoint_, mismatches_);
+    }
+  }
+
+  /// What was taken from shapes. Call when nothing is refused.
+  void add_findings(std::vector<Diagnostic>& findings) const {
+    if (uses_grids_) {
+      findings.push_back(derived_block(checkpoint_, *grids_, *grids_->block()));
     }
   }
 
@@ -138,7 +152,11 @@ class SourceFinder {
       not_loadable_.push_back(&stored);
       return {.values = &stored, .scales = scales};
     }
-    const std::optional<ScaleBlock> block = scale_block(stored.shape, scales->shape, quantization_->block);
+    std::optional<ScaleBlock> block = scale_block(stored.shape, scales->shape, quantization_->block);
+    if (!block && grids_ && is_scale_grid(stored.shape, scales->shape)) {
+      uses_grids_ = true;
+      block = grids_->block().value_or(ScaleBlock{}); // else refused once all offenders are known
+    }
     if (!block) {
       mismatches_.push_back(
           {.stored = scales, .expected = expected_scales(stored.shape, quantization_->block), .partner = &stored});
@@ -212,6 +230,8 @@ class SourceFinder {
   const Checkpoint& checkpoint_;
   const ShardPlan& plan_;
   const std::optional<QuantizationConfig> quantization_;
+  const std::optional<GridBlock> grids_; ///< where config.json does not say the block
+  bool uses_grids_ = false;
   std::vector<const ShardedParameter*> missing_;
   std::vector<ShapeMismatch> mismatches_;
   std::vector<const StoredTensor*> not_loadable_;
@@ -302,6 +322,7 @@ WeightSources find_weight_sources(const Checkpoint& checkpoint,
   }
   finder.find_stray_scales(used);
   finder.refuse_offenders();
+  finder.add_findings(sources.findings);
   list_initialised(plan, sources);
   list_unused(checkpoint, plan, used, sources);
   return sources;

@@ -53,7 +53,8 @@ struct WeightSourceOptions {
 struct WeightSources {
   std::vector<WeightSource> of_parameter; ///< as ShardPlan::parameters()
   std::vector<std::string> unused;        ///< stored tensors that are neither value nor scale nor a tie's other name
-  std::vector<Diagnostic> findings;       ///< unused-tensor, known-buffer, initialised; the same on every rank
+  std::vector<Diagnostic> findings;       ///< scale-block, unused-tensor, known-buffer, initialised; the same on every
+                                          ///< rank
 };
 
 /// Values are sought under the canonical name, then under each alias: plain (or transposed, where the family says so),
@@ -62,8 +63,9 @@ struct WeightSources {
 /// @throws InputError, each listing all its offenders: dtype-not-loadable (naming the quant_method of config.json),
 ///         missing-parameter (`fix` names --tie where a stored tensor of the same shape could be meant), scale-missing
 ///         (blocks, or F8 values that the config calls quantised, without scales), stray-scale (a scale that nothing
-///         would apply), shape-mismatch (stored and expected shape), unknown-parameter (an init of no parameter),
-///         bad-flag (an init of a parameter that a file holds), config-value
+///         would apply), scale-block (grids of scales that fit several blocks, config.json being silent),
+///         shape-mismatch (stored and expected shape), unknown-parameter (an init of no parameter), bad-flag (an init
+///         of a parameter that a file holds), config-value
 WeightSources find_weight_sources(const Checkpoint& checkpoint,
                                   const ShardPlan& plan,
                                   const WeightSourceOptions& options = {});
