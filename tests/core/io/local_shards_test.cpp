@@ -290,6 +290,33 @@ TEST(LocalShards, TakeNoMoreMemoryThanPredictedAndLittleLess) {
   }
 }
 
+TEST(LocalShards, TakeNoMoreMemoryThanPredictedForPiecesThatFillNoHugePages) {
+  CheckpointFixture fixture;
+  ASSERT_TRUE(in_child([&fixture] {
+    std::vector<FixtureTensor> tensors;
+    for (int i = 0; i < 48; ++i) {
+      tensors.push_back(as_bf16(counting("w" + std::to_string(i), {900, 1000})));
+    }
+    fixture.write(tensors);
+    return true;
+  }));
+  for (const std::uint64_t read_buffer : {std::uint64_t{1}, 16 * kMiB}) {
+    for (const int threads : {1, 8}) {
+      EXPECT_TRUE(in_child([&] {
+        const Planned planned = plan_for(fixture, DType::kBF16, ShardDimPolicy::kLast, 1);
+        const std::uint64_t before = peak_bytes();
+        const LocalShards loaded = load(planned, 0, {.threads = threads, .read_buffer = read_buffer, .map = false});
+        const std::uint64_t growth = peak_bytes() - before;
+        if (growth > loaded.ledger.predicted_bytes) {
+          std::cerr << "grew by " << growth << ", predicted " << loaded.ledger.predicted_bytes << "\n";
+        }
+        return growth <= loaded.ledger.predicted_bytes;
+      })) << "buffer "
+          << read_buffer << " threads " << threads;
+    }
+  }
+}
+
 // --- Files that change.
 
 TEST(LocalShards, AreRefusedWhenAFileChangedSinceItWasOpened) {
@@ -358,6 +385,16 @@ TEST(LocalShards, ThatAreMappedSayWhenTheirFileIsCutLater) {
   ASSERT_TRUE(failed.has_value());
   EXPECT_EQ(failed->code, Code::kFileChanged);
   EXPECT_THAT(failed->where, HasSubstr("model.safetensors, byte "));
+}
+
+TEST(LocalShards, CountABufferOfAMebibyteHoweverSmallItIsAskedFor) {
+  CheckpointFixture fixture;
+  fixture.write({counting("a", {16, 4})});
+  const Planned planned = plan_for(fixture, DType::kF32, ShardDimPolicy::kLast);
+  EXPECT_EQ(predicted_load_bytes(planned.plan, 0, {.read_buffer = 1}),
+            predicted_load_bytes(planned.plan, 0, {.read_buffer = kMiB}));
+  EXPECT_LT(predicted_load_bytes(planned.plan, 0, {.read_buffer = kMiB}),
+            predicted_load_bytes(planned.plan, 0, {.read_buffer = kMiB + 1}));
 }
 
 } // namespace

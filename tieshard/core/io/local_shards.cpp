@@ -17,7 +17,8 @@ namespace tieshard {
 namespace {
 
 constexpr std::uint64_t kPageBytes = 4096;
-constexpr std::uint64_t kFixedBytes = 8 << 20;   ///< threads, tables, the last block of small shards
+constexpr std::uint64_t kFixedBytes = 8 << 20;   ///< threads and tables
+constexpr std::uint64_t kLeastBuffer = 1 << 20;  ///< counted of --read-buffer: each thread holds a few pages at least
 constexpr std::uint64_t kAccountBytes = 1 << 10; ///< of one parameter: entries, names, chunks
 
 std::uint64_t bytes_of(const ShardPlan& plan, const ShardedParameter& parameter, std::int64_t rank) {
@@ -200,13 +201,15 @@ class Load {
 } // namespace
 
 std::uint64_t predicted_load_bytes(const ShardPlan& plan, std::int64_t rank, const LocalShardOptions& options) {
-  std::uint64_t total = options.read_buffer + kFixedBytes;
+  std::uint64_t total = std::max(options.read_buffer, kLeastBuffer) + kFixedBytes;
+  std::vector<std::uint64_t> pieces; // as if all were copied: which can be mapped is not asked here
   for (const ShardedParameter& parameter : plan.parameters()) {
     const std::uint64_t bytes = skipped(options, parameter.fqn) ? 0 : bytes_of(plan, parameter, rank);
     const bool whole_pages = options.map && bytes >= options.smallest_mapped;
-    total += bytes + (whole_pages ? 2 * kPageBytes : 0) + kAccountBytes;
+    pieces.push_back(bytes);
+    total += (whole_pages ? 2 * kPageBytes : 0) + kAccountBytes;
   }
-  return total;
+  return total + ShardMemory::of_pieces(pieces);
 }
 
 void require_room(const ShardPlan& plan, std::int64_t rank, const LocalShardOptions& options) {

@@ -49,7 +49,8 @@ struct LocalShards {
 };
 
 /// What load_local_shards would add to the process at its peak, in bytes: shards as they will lie in memory, buffers,
-/// the account. Not less than what it really takes, and more by a few MiB at most for a model of usual shape.
+/// the account (of --read-buffer 1 MiB at least, since each thread holds a few pages whatever it is). Not less than
+/// what it really takes, and more by a few MiB at most for a model of usual shape.
 std::uint64_t predicted_load_bytes(const ShardPlan& plan, std::int64_t rank, const LocalShardOptions& options);
 
 /// @throws InputError host-memory when that is more than options.host_ram allows

@@ -8,8 +8,9 @@ namespace tieshard {
 namespace {
 
 constexpr std::uint64_t kHugePage = 2 << 20;
-constexpr std::uint64_t kBlock = 4 * kHugePage; ///< for small pieces
-constexpr std::uint64_t kAlignment = 64;        ///< a cache line, and what vector instructions like best
+constexpr std::uint64_t kSmallPage = 4096;
+constexpr std::uint64_t kBlock = 32 * kHugePage; ///< for small pieces: what of it is not reached takes no memory
+constexpr std::uint64_t kAlignment = 64;         ///< a cache line, and what vector instructions like best
 
 std::uint64_t round_up(std::uint64_t number, std::uint64_t step) {
   return (number + step - 1) / step * step;
@@ -30,7 +31,7 @@ std::shared_ptr<std::byte> map_pages(std::uint64_t bytes) {
     ::munmap(first, before);
   }
   std::byte* const begin = first + before;
-  const std::uint64_t kept = round_up(bytes, 4096);
+  const std::uint64_t kept = round_up(bytes, kSmallPage);
   if (const std::uint64_t after = reserved - before - kept; after > 0) {
     ::munmap(begin + kept, after);
   }
@@ -39,6 +40,17 @@ std::shared_ptr<std::byte> map_pages(std::uint64_t bytes) {
 }
 
 } // namespace
+
+std::uint64_t ShardMemory::of_pieces(std::span<const std::uint64_t> pieces) {
+  std::uint64_t total = 0;
+  std::uint64_t small = 0;
+  for (const std::uint64_t bytes : pieces) {
+    (bytes >= kHugePage ? total : small) += round_up(bytes, bytes >= kHugePage ? kSmallPage : kAlignment);
+  }
+  // A block ends where the next piece, of less than a huge page, does not fit; its last huge page is there as a whole.
+  const std::uint64_t blocks = small == 0 ? 0 : round_up(small, kBlock - kHugePage) / (kBlock - kHugePage);
+  return total + small + blocks * kHugePage;
+}
 
 std::shared_ptr<void> ShardMemory::take(std::uint64_t bytes) {
   if (bytes >= kHugePage) {

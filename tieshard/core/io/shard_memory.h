@@ -12,6 +12,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 
 namespace tieshard {
 
@@ -20,6 +21,9 @@ class ShardMemory {
  public:
   /// `bytes` > 0. @throws std::bad_alloc
   std::shared_ptr<void> take(std::uint64_t bytes);
+
+  /// Resident bytes at most once pieces of these sizes are taken and written, in whatever order.
+  static std::uint64_t of_pieces(std::span<const std::uint64_t> pieces);
 
  private:
   std::shared_ptr<std::byte> block_; ///< that small pieces are cut from
