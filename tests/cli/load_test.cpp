@@ -171,5 +171,23 @@ TEST_F(LoadVerb, TakesADimensionThatTheParameterHasNotForABadFlag) {
   EXPECT_THAT(answer.err, HasSubstr("[bad-shard-dim]"));
 }
 
+TEST_F(LoadVerb, SaysWhichRanksThereAre) {
+  const Answer answer = load({"--ranks", "2", "--rank", "-1"});
+  EXPECT_EQ(answer.status, 2);
+  EXPECT_THAT(answer.err, AllOf(HasSubstr("[bad-flag]"), HasSubstr("expected 0 to 1, got -1")));
+}
+
+TEST_F(LoadVerb, ShowsValuesWithJsonOnly) {
+  const Answer answer = load({"--ranks", "1", "--values", "3"});
+  EXPECT_EQ(answer.status, 2);
+  EXPECT_THAT(answer.err, AllOf(HasSubstr("[bad-flag]"), HasSubstr("--json")));
+}
+
+TEST_F(LoadVerb, TakesAnOutputWithoutAParentForABadFlag) {
+  const Answer answer = load({"--ranks", "1", "--out", model_.path() / "no" / "such"});
+  EXPECT_EQ(answer.status, 2);
+  EXPECT_THAT(answer.err, AllOf(HasSubstr("[bad-flag]"), HasSubstr("no directory"), HasSubstr("--out")));
+}
+
 } // namespace
 } // namespace tieshard::cli

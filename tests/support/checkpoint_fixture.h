@@ -59,6 +59,11 @@ inline FixtureTensor as_bf16(const FixtureTensor& tensor) {
   return {.name = tensor.name, .dtype = DType::kBF16, .shape = tensor.shape, .bytes = bytes_of(values)};
 }
 
+/// A tensor of zero bytes, of any dtype.
+inline FixtureTensor zeros(const std::string& name, DType dtype, const Shape& shape) {
+  return {.name = name, .dtype = dtype, .shape = shape, .bytes = std::vector<std::byte>(*checked_bytes(shape, dtype))};
+}
+
 /// A directory of its own under the test's temporary one; removed with its content at the end.
 class CheckpointFixture {
  public:
@@ -125,6 +130,35 @@ class CheckpointFixture {
 inline std::string tiny_llama_config(const std::string& extra = "") {
   return "{" + extra + R"("model_type": "llama", "architectures": ["LlamaForCausalLM"], "vocab_size": 6,
     "hidden_size": 4, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2})";
+}
+
+/// Every stored parameter of tiny_llama_config, in F32; the head only where `with_head`.
+inline std::vector<FixtureTensor> tiny_llama_tensors(bool with_head = false) {
+  const std::string layer = "model.layers.0.";
+  std::vector<FixtureTensor> tensors = {
+      counting("model.embed_tokens.weight", {6, 4}),
+      counting(layer + "self_attn.q_proj.weight", {4, 4}),
+      counting(layer + "self_attn.k_proj.weight", {4, 4}),
+      counting(layer + "self_attn.v_proj.weight", {4, 4}),
+      counting(layer + "self_attn.o_proj.weight", {4, 4}),
+      counting(layer + "mlp.gate_proj.weight", {8, 4}),
+      counting(layer + "mlp.up_proj.weight", {8, 4}),
+      counting(layer + "mlp.down_proj.weight", {4, 8}),
+      counting(layer + "input_layernorm.weight", {4}),
+      counting(layer + "post_attention_layernorm.weight", {4}),
+      counting("model.norm.weight", {4}),
+  };
+  if (with_head) {
+    tensors.push_back(counting("lm_head.weight", {6, 4}, 100.0F));
+  }
+  return tensors;
+}
+
+inline std::string tied_config() {
+  return tiny_llama_config(R"("tie_word_embeddings": true,)");
+}
+inline std::string untied_config() {
+  return tiny_llama_config(R"("tie_word_embeddings": false,)");
 }
 
 } // namespace tieshard::testing

@@ -15,6 +15,7 @@
 #include "tieshard/core/base/process_memory.h"
 #include "tieshard/core/base/units.h"
 #include "tieshard/core/doctor/finding_list.h"
+#include "tieshard/core/io/mapped_guard.h"
 #include "tieshard/core/plan/memory_dtype.h"
 #include "tieshard/core/plan/read_plan.h"
 
@@ -22,6 +23,7 @@ namespace tieshard::cli {
 namespace {
 
 constexpr std::int64_t kMostProcesses = 1024;
+constexpr std::int64_t kMostValues = 1'000'000'000; ///< of one part that --values shows
 
 std::vector<std::int64_t> ranks_to_load(const LoadVerbOptions& options) {
   const auto refuse = [](const std::string& flag, const std::string& why, const std::string& fix) {
@@ -31,11 +33,14 @@ std::vector<std::int64_t> ranks_to_load(const LoadVerbOptions& options) {
                       .why = why,
                       .fix = fix});
   };
-  if (options.rank >= options.ranks) {
-    refuse("--rank", concat("expected 0 to ", options.ranks - 1, ", got ", options.rank), "name a rank of --ranks");
+  if (options.values > 0 && !options.json) {
+    refuse("--values", "expected it with --json, which alone shows values, got --values alone", "add --json");
   }
-  if (options.rank >= 0) {
-    return {options.rank};
+  if (options.rank && (*options.rank < 0 || *options.rank >= options.ranks)) {
+    refuse("--rank", concat("expected 0 to ", options.ranks - 1, ", got ", *options.rank), "name a rank of --ranks");
+  }
+  if (options.rank) {
+    return {*options.rank};
   }
   if (options.ranks > kMostProcesses) {
     refuse("--ranks",
@@ -93,6 +98,7 @@ struct Load {
     const ReadPlan reads = build_read_plan(sources, plan, rank);
     const LocalShards loaded = load_local_shards(model.checkpoint, plan, reads, rank, local);
     touch(loaded);
+    require_mappings_intact(); // what was lost while it was touched reads as zeros
     const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
     const std::uint64_t peak = peak_resident_bytes();
     if (out) {
@@ -176,9 +182,7 @@ void add_load(CLI::App& app, Verb& chosen) {
   CLI::App* verb = app.add_subcommand("load", "Load a checkpoint as training would, and give account of every element");
   verb->add_option("DIR", options->directory, "Checkpoint directory: config.json and safetensors files")->required();
   add_ranks(*verb, options->ranks);
-  verb->add_option("--rank", options->rank, "Load this rank only (default: all, a process each)")
-      ->type_name("R")
-      ->check(CLI::Validator(CLI::NonNegativeNumber).description(""));
+  verb->add_option("--rank", options->rank, "Load this rank only (default: all, a process each)")->type_name("R");
   add_shard_flags(*verb, options->shard);
   add_open_flags(*verb, options->open);
   add_load_flags(*verb, options->load);
@@ -189,7 +193,7 @@ void add_load(CLI::App& app, Verb& chosen) {
       ->type_name("DIR");
   verb->add_option("--values", options->values, "With --json: the first K values of each part")
       ->type_name("K")
-      ->check(CLI::Validator(CLI::NonNegativeNumber).description(""));
+      ->check(CLI::Range(std::int64_t{0}, kMostValues).description(""));
   verb->add_flag("--json", options->json, "Print JSON: findings, ties and the ledger of each rank");
   verb->footer(
       "Examples:\n"

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "tieshard/cli/model_flags.h"
@@ -17,13 +18,13 @@ namespace tieshard::cli {
 struct LoadVerbOptions {
   std::string directory{};
   std::int64_t ranks = 1;
-  std::int64_t rank = -1; ///< only this one; -1: all
+  std::optional<std::int64_t> rank{}; ///< only this one; none: all
   OpenFlags open{};
   ShardFlags shard{};
   LoadFlags load{};
   int threads = 0;         ///< of each rank; 0: the processors shared among the ranks, at most 8 each
   std::string out{};       ///< directory for the shards; empty: they are dropped
-  std::int64_t values = 0; ///< first elements of each part to show
+  std::int64_t values = 0; ///< first elements of each part to show, with `json`
   bool json = false;
 };
 

@@ -51,7 +51,15 @@ ShardDirectory::ShardDirectory(fs::path name) : name_(std::move(name)) {
                         .fix = "name another directory, or remove the old one"});
     }
   }
+  const fs::path parent = name_.has_parent_path() ? name_.parent_path() : fs::path(".");
   std::error_code failed;
+  if (!fs::is_directory(parent, failed)) {
+    throw InputError({.code = Code::kBadFlag,
+                      .what = "a command line flag has a value that cannot be used",
+                      .where = concat("--out ", name_.string()),
+                      .why = concat("expected a name in a directory that is there, got no directory ", parent.string()),
+                      .fix = "make the directory, or name one in another"});
+  }
   if (!fs::create_directory(partial_, failed)) {
     throw io_failed(partial_, "make the directory", failed.message());
   }

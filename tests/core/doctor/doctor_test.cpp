@@ -19,24 +19,10 @@ using testing::FixtureTensor;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using testing::tiny_llama_config;
+using testing::tiny_llama_tensors;
 
-const std::string kTied = tiny_llama_config(R"("tie_word_embeddings": true,)");
+const std::string kTied = testing::tied_config();
 const std::string kNorm = "model.norm.weight";
-
-std::vector<FixtureTensor> tiny_llama() {
-  const std::string layer = "model.layers.0.";
-  return {counting("model.embed_tokens.weight", {6, 4}),
-          counting(layer + "self_attn.q_proj.weight", {4, 4}),
-          counting(layer + "self_attn.k_proj.weight", {4, 4}),
-          counting(layer + "self_attn.v_proj.weight", {4, 4}),
-          counting(layer + "self_attn.o_proj.weight", {4, 4}),
-          counting(layer + "mlp.gate_proj.weight", {8, 4}),
-          counting(layer + "mlp.up_proj.weight", {8, 4}),
-          counting(layer + "mlp.down_proj.weight", {4, 8}),
-          counting(layer + "input_layernorm.weight", {4}),
-          counting(layer + "post_attention_layernorm.weight", {4}),
-          counting(kNorm, {4})};
-}
 
 std::vector<std::string> codes(const DoctorReport& report) {
   std::vector<std::string> codes;
@@ -52,7 +38,7 @@ void overwrite(const std::filesystem::path& path, const std::string& text) {
 
 TEST(Doctor, FindsNothingInASoundCheckpointAndSaysWhatItIs) {
   CheckpointFixture model(kTied);
-  model.write(tiny_llama());
+  model.write(tiny_llama_tensors());
   const DoctorReport report = diagnose(model.path(), {.ranks = 2});
   EXPECT_EQ(report.verdict(), Verdict::kOk);
   EXPECT_THAT(report.findings, IsEmpty());
@@ -68,7 +54,7 @@ TEST(Doctor, FindsNothingInASoundCheckpointAndSaysWhatItIs) {
 
 TEST(Doctor, CountsWhatEachKindOfRankHoldsAndReads) {
   CheckpointFixture model(kTied);
-  model.write(tiny_llama());
+  model.write(tiny_llama_tensors());
   for (const std::int64_t ranks : {1, 2, 3, 5, 64}) {
     for (const ShardDimPolicy policy : {ShardDimPolicy::kLast, ShardDimPolicy::kFirst}) {
       const DoctorReport report = diagnose(model.path(), {.ranks = ranks, .policy = policy});
@@ -118,7 +104,7 @@ TEST(Doctor, GoesOnFromBrokenWeightsToAConfigWithoutItsFields) {
 
 TEST(Doctor, LooksAtValuesAlsoWhenParametersAreMissing) {
   CheckpointFixture model(kTied);
-  std::vector<FixtureTensor> tensors = tiny_llama();
+  std::vector<FixtureTensor> tensors = tiny_llama_tensors();
   tensors.back().bytes = bytes_of<float>({0, std::numeric_limits<float>::infinity(), 2, 3});
   tensors.erase(tensors.begin() + 1);
   model.write(tensors);
@@ -129,7 +115,7 @@ TEST(Doctor, LooksAtValuesAlsoWhenParametersAreMissing) {
 
 TEST(Doctor, RefusesAFlagAndStillChecksTheFiles) {
   CheckpointFixture model(kTied);
-  std::vector<FixtureTensor> tensors = tiny_llama();
+  std::vector<FixtureTensor> tensors = tiny_llama_tensors();
   tensors.push_back(counting("stray.weight", {2}));
   model.write(tensors);
   const DoctorReport report = diagnose(model.path(), {.ranks = 2, .dims = {{"lm_head.weight", 0}}});
@@ -140,14 +126,14 @@ TEST(Doctor, RefusesAFlagAndStillChecksTheFiles) {
 
 TEST(Doctor, RefusesALoadThatNeedsMoreMemoryThanItMay) {
   CheckpointFixture model(kTied);
-  model.write(tiny_llama());
+  model.write(tiny_llama_tensors());
   EXPECT_THAT(codes(diagnose(model.path(), {.read_buffer = 4096, .host_ram = 4096})), ElementsAre("host-memory"));
   EXPECT_THAT(codes(diagnose(model.path(), {.read_buffer = 4096, .host_ram = 64 << 20})), IsEmpty());
 }
 
 TEST(Doctor, WarnsOfWhatTheLoaderWarnsOf) {
   CheckpointFixture model(kTied);
-  std::vector<FixtureTensor> tensors = tiny_llama();
+  std::vector<FixtureTensor> tensors = tiny_llama_tensors();
   tensors.push_back(counting("stray.weight", {2}));
   model.write(tensors);
   const DoctorReport report = diagnose(model.path(), {.ranks = 2});
@@ -164,6 +150,17 @@ TEST(Doctor, SpellsItsVerdicts) {
   EXPECT_EQ(id(Verdict::kOk), "ok");
   EXPECT_EQ(id(Verdict::kWarn), "warn");
   EXPECT_EQ(id(Verdict::kRefuse), "refuse");
+}
+
+TEST(Doctor, ShowsEveryKindOfWhatTheLoaderRefusesAndItsFirstOneFirst) {
+  CheckpointFixture model(kTied);
+  std::vector<FixtureTensor> tensors = tiny_llama_tensors();
+  tensors.pop_back(); // the norm is missing
+  tensors[1] = counting(tensors[1].name, {4, 5});
+  tensors[2] = testing::zeros(tensors[2].name, DType::kI8, {4, 4});
+  model.write(tensors);
+  const DoctorReport report = diagnose(model.path(), {.ranks = 2});
+  EXPECT_THAT(codes(report), ElementsAre("dtype-not-loadable", "missing-parameter", "shape-mismatch"));
 }
 
 } // namespace

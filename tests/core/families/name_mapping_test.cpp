@@ -300,5 +300,12 @@ TEST(NameMapping, CountsATiedNameThatIsNotStoredForNoGap) {
   expect_whole_model(map_names(tied, tensors_of(tied, rename)), rename, tied);
 }
 
+TEST(NameMapping, TakesNoPrefixThatDoesNotEndAtADot) {
+  for (const std::string prefix : {"x", "my_"}) {
+    const NameMapping mapping = map_llama([&prefix](const std::string& name) { return prefix + name; });
+    EXPECT_THAT(mapping.names, IsEmpty()) << prefix;
+  }
+}
+
 } // namespace
 } // namespace tieshard

@@ -12,13 +12,9 @@ using testing::CheckpointFixture;
 using testing::counting;
 using ::testing::ElementsAre;
 using testing::FixtureTensor;
+using testing::zeros;
 
 constexpr const char* kTied = R"({"tie_word_embeddings": true, "architectures": ["PlatypusForCausalLM"]})";
-
-FixtureTensor bytes_only(const std::string& name, DType dtype, const Shape& shape) {
-  const auto size = static_cast<std::size_t>(*checked_bytes(shape, dtype));
-  return {.name = name, .dtype = dtype, .shape = shape, .bytes = std::vector<std::byte>(size)};
-}
 
 /// "name dtype shape" of each row.
 std::vector<std::string> rows(const std::string& config, const std::vector<FixtureTensor>& tensors) {
@@ -35,8 +31,8 @@ TEST(TableOfStored, TakesWideFloatsForParametersAndNothingElse) {
   EXPECT_THAT(rows("{}",
                    {counting("b", {2, 3}),
                     testing::as_bf16(counting("a", {4})),
-                    bytes_only("ids", DType::kI64, {4}),
-                    bytes_only("mask", DType::kBool, {4})}),
+                    zeros("ids", DType::kI64, {4}),
+                    zeros("mask", DType::kBool, {4})}),
               ElementsAre("a BF16 [4]", "b F32 [2, 3]"));
 }
 
@@ -49,8 +45,8 @@ TEST(TableOfStored, GivesEachRowAnIdentityOfItsOwn) {
 }
 
 TEST(TableOfStored, FoldsMxfp4BlocksAndScalesIntoTheMatrixThatTheyAre) {
-  const std::vector<FixtureTensor> stored = {bytes_only("experts.up_blocks", DType::kU8, {2, 6, 3, 16}),
-                                             bytes_only("experts.up_scales", DType::kU8, {2, 6, 3})};
+  const std::vector<FixtureTensor> stored = {zeros("experts.up_blocks", DType::kU8, {2, 6, 3, 16}),
+                                             zeros("experts.up_scales", DType::kU8, {2, 6, 3})};
   EXPECT_THAT(rows(R"({"quantization_config": {"quant_method": "mxfp4"}})", stored),
               ElementsAre("experts.up BF16 [2, 96, 6]"));
   EXPECT_THAT(rows("{}", stored), ElementsAre());
@@ -58,9 +54,9 @@ TEST(TableOfStored, FoldsMxfp4BlocksAndScalesIntoTheMatrixThatTheyAre) {
 
 TEST(TableOfStored, FoldsFp8ValuesAndTheirScales) {
   EXPECT_THAT(rows(R"({"quantization_config": {"quant_method": "fp8"}})",
-                   {bytes_only("q.weight", DType::kF8E4M3, {4, 8}),
+                   {zeros("q.weight", DType::kF8E4M3, {4, 8}),
                     counting("q.weight_scale_inv", {1, 1}),
-                    bytes_only("k.weight", DType::kF8E5M2, {4, 8}),
+                    zeros("k.weight", DType::kF8E5M2, {4, 8}),
                     counting("k.weight_scale", {}),
                     counting("k.input_scale", {}),
                     counting("norm.weight", {8}),

@@ -21,14 +21,11 @@ using testing::expect_refusal;
 using testing::FixtureTensor;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using testing::zeros;
 
 const std::string kFp8Config = R"({"quantization_config": {"quant_method": "fp8"}})";
 const std::string kFp8Blocks = R"({"quantization_config": {"quant_method": "fp8", "weight_block_size": [4, 4]}})";
 const std::string kMxfp4Config = R"({"quantization_config": {"quant_method": "mxfp4"}})";
-
-FixtureTensor zeros(const std::string& name, DType dtype, const Shape& shape) {
-  return {.name = name, .dtype = dtype, .shape = shape, .bytes = std::vector<std::byte>(*checked_bytes(shape, dtype))};
-}
 
 ParameterInfo parameter(const std::string& fqn, const Shape& shape, bool stored_transposed = false) {
   static std::uint64_t identity = 0;
@@ -380,6 +377,55 @@ TEST(WeightSource, RefusesWhatOnlyItsQuantiserCanReadThoughNoParameterMissesIt) 
   EXPECT_THAT(
       Case("{}", table, {counting("q.scales", {1, 4}), zeros("position_ids", DType::kI64, {4})}).sources().unused,
       ElementsAre("position_ids"));
+}
+
+// --- What is said of them.
+
+TEST(WeightSource, SaysOfASecondScaleThatOneIsApplied) {
+  const std::vector<FixtureTensor> stored = {zeros("l.weight", DType::kF8E4M3, {4, 4}),
+                                             counting("l.weight_scale", {1}),
+                                             counting("l.weight_scale_inv", {1, 1})};
+  Case(kFp8Config, {parameter("l.weight", {4, 4})}, stored)
+      .refuses(Code::kStrayScale, {"that of l.weight is l.weight_scale_inv", "l.weight_scale would be a second"});
+}
+
+TEST(WeightSource, LeavesTheScaleOfATiedCopyWithItsCopy) {
+  const Case tied(kFp8Config,
+                  {parameter("a.weight", {4, 4}), parameter("b.weight", {4, 4})},
+                  {zeros("a.weight", DType::kF8E4M3, {4, 4}),
+                   zeros("b.weight", DType::kF8E4M3, {4, 4}),
+                   counting("a.weight_scale", {1}, 2.0F),
+                   counting("b.weight_scale", {1}, 2.0F)},
+                  {{"b.weight", "a.weight"}});
+  EXPECT_EQ(tied.sources().of_parameter[0].scales->name, "a.weight_scale");
+  EXPECT_THAT(tied.sources().unused, IsEmpty());
+}
+
+TEST(WeightSource, GivesEveryKindOfOffenceInTheOrderOfTheLoader) {
+  CheckpointFixture fixture;
+  fixture.write({zeros("a", DType::kI8, {2}), counting("b", {3})});
+  const Checkpoint checkpoint = fixture.open();
+  const ParameterTable table = {parameter("a", {2}), parameter("b", {2}), parameter("c", {2})};
+  const ShardPlan plan = ShardPlan::build(table, TieRegistry::of(checkpoint, table), 2);
+  std::vector<Code> codes;
+  for (const Diagnostic& offence : find_weight_offences(checkpoint, plan)) {
+    codes.push_back(offence.code);
+  }
+  EXPECT_THAT(codes, ElementsAre(Code::kDtypeNotLoadable, Code::kMissingParameter, Code::kShapeMismatch));
+  expect_refusal([&] { find_weight_sources(checkpoint, plan); }, Code::kDtypeNotLoadable, {"a"});
+}
+
+TEST(WeightSource, NamesUntieWhereItIsTheCauseOfAMissingValue) {
+  CheckpointFixture fixture(testing::tied_config());
+  fixture.write({counting("model.embed_tokens.weight", {6, 4})});
+  const Checkpoint checkpoint = fixture.open();
+  const ParameterTable table = {parameter("model.embed_tokens.weight", {6, 4}), parameter("lm_head.weight", {6, 4})};
+  for (const char* untied : {"lm_head.weight", "model.embed_tokens.weight"}) {
+    const ShardPlan plan = ShardPlan::build(table, TieRegistry::of(checkpoint, table, {.untied = {untied}}), 2);
+    expect_refusal([&] { find_weight_sources(checkpoint, plan); },
+                   Code::kMissingParameter,
+                   {concat("leave --untie ", untied, " out"), "lm_head.weight"});
+  }
 }
 
 } // namespace

@@ -367,5 +367,48 @@ TEST(ResolveModel, MakesNoNamesUpForASharedEmbeddingAlone) {
   EXPECT_THAT(model.findings[0].why, HasSubstr("only shared.weight is stored"));
 }
 
+// --- What is said names the flag that is the cause
+
+TEST(ExplicitTies, AreNamedByTheirFlagWhereCopiesDiffer) {
+  expect_refusal(
+      [] {
+        Resolved(
+            "{}", {counting("a", {6, 4}), counting("b", {6, 4}, 1.0F)}, {"a", "b"}, {.explicit_ties = {{"b", "a"}}});
+      },
+      Code::kTieConflict,
+      {"leave --tie b=a out"});
+  expect_refusal(
+      [] {
+        Resolved("{}",
+                 {counting("a", {6, 4}), counting("b", {6, 4}, 1.0F), counting("c", {6, 4})},
+                 {"a", "b", "c"},
+                 {.explicit_ties = {{"b", "a"}, {"c", "a"}}});
+      },
+      Code::kTieSourceAmbiguous,
+      {"leave --tie b=a and --tie c=a out"});
+}
+
+// --- FP8 copies are what their scales make of them
+
+TEST(Fp8Copies, AreEqualWithTheirScalesOnly) {
+  const auto fp8 = [](const std::string& name) { return testing::zeros(name, DType::kF8E4M3, {6, 4}); };
+  const auto resolve = [&](std::vector<FixtureTensor> scales) {
+    scales.push_back(fp8(kEmbed));
+    scales.push_back(fp8(kHead));
+    return Resolved(tiny_llama_config(kTied), scales, kPair);
+  };
+  const std::string embed_scale = concat(kEmbed, "_scale");
+  const std::string head_scale = concat(kHead, "_scale");
+  EXPECT_THAT(resolve({counting(embed_scale, {1}, 2.0F), counting(head_scale, {1}, 2.0F)}).codes(),
+              ElementsAre(Code::kTieCopiesEqual));
+  EXPECT_THAT(resolve({}).codes(), ElementsAre(Code::kTieCopiesEqual));
+  const Resolved differ = resolve({counting(embed_scale, {1}, 2.0F), counting(head_scale, {1}, 3.0F)});
+  ASSERT_THAT(differ.codes(), ElementsAre(Code::kTieConflict));
+  EXPECT_THAT(differ.ties.findings()[0].why, AllOf(HasSubstr("_scale = 2"), HasSubstr("_scale = 3")));
+  EXPECT_THAT(resolve({counting(embed_scale, {1})}).codes(), ElementsAre(Code::kTieConflict));
+  EXPECT_THAT(resolve({counting(embed_scale, {1}), counting(head_scale, {1, 1})}).codes(),
+              ElementsAre(Code::kTieConflict));
+}
+
 } // namespace
 } // namespace tieshard

@@ -138,6 +138,14 @@ void require_new_file(const std::filesystem::path& path) {
                       .why = "expected no such name yet",
                       .fix = "choose another --out, or remove this file"});
   }
+  const std::filesystem::path parent = path.has_parent_path() ? path.parent_path() : std::filesystem::path(".");
+  if (!std::filesystem::is_directory(parent, error)) {
+    throw InputError({.code = Code::kBadFlag,
+                      .what = "a command line flag has a value that cannot be used",
+                      .where = concat("--out ", path.string()),
+                      .why = concat("expected a name in a directory that is there, got no directory ", parent.string()),
+                      .fix = "make the directory, or name one in another"});
+  }
 }
 
 void forward_on(const ForwardFlags& flags, at::ScalarType dtype, const DeviceMesh& mesh, const Console& console) {

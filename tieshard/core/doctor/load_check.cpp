@@ -55,6 +55,12 @@ LoadCheck check_load(const ResolvedModel& model, const DoctorOptions& options, F
   }
   result.parameters = plan->total_numel();
   WeightSources sources;
+  std::vector<Diagnostic> offences;
+  const auto look = [&] { offences = find_weight_offences(model.checkpoint, *plan, options.sources); };
+  if (!findings.collect(look) || !offences.empty()) {
+    findings.add(offences);
+    return result;
+  }
   if (!findings.collect([&] { sources = find_weight_sources(model.checkpoint, *plan, options.sources); })) {
     return result;
   }

@@ -2,31 +2,18 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cmath>
 #include <exception>
 #include <mutex>
 #include <optional>
 #include <thread>
 #include <tuple>
 
-#include "tieshard/core/base/units.h"
 #include "tieshard/core/io/convert.h"
 #include "tieshard/core/io/finite.h"
+#include "tieshard/core/io/not_finite.h"
 
 namespace tieshard {
 namespace {
-
-/// A value that is no number to train with.
-struct BadValue {
-  std::uint64_t index = 0; ///< of the element, in row-major order
-  bool nan = false;        ///< else infinite
-};
-
-bool is_nan(const std::byte* element, DType dtype) {
-  double value = 0;
-  convert(element, dtype, reinterpret_cast<std::byte*>(&value), DType::kF64, 1);
-  return std::isnan(value);
-}
 
 /// Stored bytes of one tensor that a thread looks at in one go.
 struct Piece {
@@ -86,7 +73,7 @@ class Scan {
     }
   }
 
-  const std::vector<std::optional<BadValue>>& bad() const {
+  const std::vector<std::optional<NotFinite>>& bad() const {
     return bad_;
   }
 
@@ -125,31 +112,24 @@ class Scan {
       return;
     }
     const std::byte* const element = loaded + at * static_cast<std::size_t>(bits(tensor.loaded_as)) / 8;
-    const BadValue bad{.index = piece.first / width + at, .nan = is_nan(element, tensor.loaded_as)};
+    const StoredTensor& stored = *tensor.stored;
+    NotFinite bad = not_finite_at(stored.name, element, tensor.loaded_as, piece.first / width + at, stored.shape);
     const std::lock_guard lock(mutex_);
-    std::optional<BadValue>& known = bad_[piece.tensor];
-    known = known && known->index < bad.index ? *known : bad;
+    std::optional<NotFinite>& known = bad_[piece.tensor];
+    if (!known || bad.index < known->index) { // of one shape: as the elements follow each other
+      known = std::move(bad);
+    }
   }
 
   const Checkpoint& checkpoint_;
   const std::vector<CheckedTensor>& tensors_;
   std::vector<Piece> pieces_;
-  std::vector<std::optional<BadValue>> bad_;
+  std::vector<std::optional<NotFinite>> bad_;
   std::atomic<std::size_t> next_ = 0;
   std::atomic<bool> failed_ = false;
   std::exception_ptr failure_;
   std::mutex mutex_;
 };
-
-std::string index_text(std::uint64_t index, const Shape& shape) {
-  Shape place(shape.size());
-  auto rest = static_cast<std::int64_t>(index);
-  for (std::size_t dim = shape.size(); dim-- > 0;) {
-    place[dim] = rest % shape[dim];
-    rest /= shape[dim];
-  }
-  return to_string(place);
-}
 
 } // namespace
 
@@ -164,24 +144,17 @@ void check_values(const Checkpoint& checkpoint,
   std::ranges::sort(tensors, {}, place);
   Scan scan(checkpoint, tensors, options.buffer_bytes);
   scan.run(options.threads);
-  std::vector<std::string> names;
-  std::vector<std::string> values;
+  std::vector<NotFinite> found;
   for (std::size_t i = 0; i < tensors.size(); ++i) {
-    if (const std::optional<BadValue>& bad = scan.bad()[i]) {
+    if (std::optional<NotFinite> bad = scan.bad()[i]) {
       const StoredTensor& tensor = *tensors[i].stored;
-      names.push_back(concat(checkpoint.file_name(tensor), ": ", tensor.stored_name));
-      values.push_back(concat(tensor.name, index_text(bad->index, tensor.shape), " = ", bad->nan ? "NaN" : "infinity"));
+      bad->place = concat(checkpoint.file_name(tensor), ": ", tensor.stored_name);
+      found.push_back(*std::move(bad));
     }
   }
-  if (names.empty()) {
-    return;
+  if (!found.empty()) {
+    findings.add(not_finite_finding(found));
   }
-  findings.add({.level = Level::kWarning,
-                .code = Code::kNotFinite,
-                .what = "a stored value is NaN or infinite",
-                .where = format_names(names),
-                .why = concat("expected finite numbers, got ", format_names(values)),
-                .fix = "load an earlier checkpoint; no output of this one will be a number"});
 }
 
 } // namespace tieshard

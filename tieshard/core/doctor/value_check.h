@@ -2,7 +2,7 @@
 //
 // Looks at every value that a load would read, for what no training survives: NaN and infinity.
 //
-// Flow: doctor.cpp -> [this] -> base/file.h, io/finite.h
+// Flow: doctor.cpp -> [this] -> base/file.h, io/finite.h, io/not_finite.h
 
 #pragma once
 

@@ -69,6 +69,9 @@ std::optional<PrefixRule> rule_between(std::string_view stored, std::string_view
                ? std::optional(PrefixRule{.from = std::string(inserted), .to = "", .anywhere = true})
                : std::nullopt;
   }
+  if (from.ends_with(to) || (!from.empty() && to.ends_with(from))) {
+    return std::nullopt; // "xmodel." for "model.": the difference does not end at a dot
+  }
   // "model.layers.10." for "model.layers.2." is another place of the model, and no prefix.
   const bool is_other_place = !from.empty() && !is_foreign(from, model);
   return is_other_place || !is_base_prefix(to, model)

@@ -1,7 +1,6 @@
 #include "tieshard/core/families/stored_table.h"
 
 #include <algorithm>
-#include <array>
 #include <map>
 #include <optional>
 #include <string>
@@ -10,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tieshard/core/base/error.h"
+#include "tieshard/core/checkpoint/scale_names.h"
 #include "tieshard/core/families/stored_ties.h"
 
 namespace tieshard {
@@ -39,8 +39,7 @@ std::string_view parent(std::string_view name) {
 
 /// True for the scale of an FP8 weight that is stored as well.
 bool is_fp8_scale(const Checkpoint& checkpoint, std::string_view name) {
-  constexpr std::array<std::string_view, 2> kOfTensor = {"_scale_inv", "_scale"};
-  for (const std::string_view suffix : kOfTensor) {
+  for (const std::string_view suffix : kScaleSuffixes) {
     if (name.ends_with(suffix)) {
       const StoredTensor* const values = checkpoint.find(name.substr(0, name.size() - suffix.size()));
       if (values != nullptr && is_fp8(values->dtype)) {

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cmath>
 #include <exception>
 #include <map>
 #include <mutex>
@@ -124,16 +123,8 @@ void require_fitting(std::span<const SliceRead> reads, std::span<const ReadTarge
 
 /// Element `at` of the slice, in memory order, as an index into the whole parameter.
 NotFinite describe(const SliceRead& read, const ReadTarget& target, std::uint64_t at) {
-  NotFinite found{.fqn = read.fqn, .index = Shape(read.local_shape.size())};
   const std::byte* const element = target.data + at * static_cast<std::uint64_t>(bits(target.dtype)) / 8;
-  double value = 0;
-  convert(element, target.dtype, reinterpret_cast<std::byte*>(&value), DType::kF64, 1);
-  found.nan = std::isnan(value);
-  auto rest = static_cast<std::int64_t>(at);
-  for (std::size_t d = read.local_shape.size(); d-- > 0;) {
-    found.index[d] = rest % read.local_shape[d];
-    rest /= read.local_shape[d];
-  }
+  NotFinite found = not_finite_at(read.fqn, element, target.dtype, at, read.local_shape);
   if (read.dim >= 0) {
     found.index[static_cast<std::size_t>(read.dim)] += read.chunk.offset;
   }

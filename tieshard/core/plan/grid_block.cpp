@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "tieshard/core/checkpoint/scale_names.h"
 #include "tieshard/core/plan/quantization.h"
 
 namespace tieshard {
@@ -85,21 +86,22 @@ Diagnostic derived_block(const Checkpoint& checkpoint, const GridBlock& grids, c
           .fix = concat("write weight_block_size: [", block.rows, ", ", block.columns, "] into quantization_config")};
 }
 
-void refuse_grid_block(const Checkpoint& checkpoint, const GridBlock& grids) {
+Diagnostic block_not_known(const Checkpoint& checkpoint, const GridBlock& grids) {
   const bool none = grids.rows.least > grids.rows.most || grids.columns.least > grids.columns.most;
-  throw InputError({.code = Code::kScaleBlock,
-                    .what = "the block of FP8 scales is not known",
-                    .where = where_of(checkpoint, grids),
-                    .why = concat("config.json does not say it, and ",
-                                  none ? concat("no one block fits ", shapes_of(grids))
-                                       : concat("blocks of ",
-                                                text_of(grids.rows, "rows"),
-                                                " by ",
-                                                text_of(grids.columns, "columns"),
-                                                " fit ",
-                                                shapes_of(grids))),
-                    .fix = "write weight_block_size, as the weights were quantised, into quantization_config: "
-                           "with another block they would be wrong by a factor"});
+  return {.code = Code::kScaleBlock,
+          .what = "the block of FP8 scales is not known",
+          .where = where_of(checkpoint, grids),
+          .why = concat("config.json does not say it, and ",
+                        none ? concat("no one block fits ", shapes_of(grids))
+                             : concat("blocks of ",
+                                      text_of(grids.rows, "rows"),
+                                      " by ",
+                                      text_of(grids.columns, "columns"),
+                                      " fit ",
+                                      shapes_of(grids))),
+          .fix =
+              "write weight_block_size, as the weights were quantised, into quantization_config: "
+              "with another block they would be wrong by a factor"};
 }
 
 } // namespace tieshard

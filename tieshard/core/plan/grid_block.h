@@ -48,7 +48,7 @@ std::optional<GridBlock> grid_block(const Checkpoint& checkpoint);
 /// The note that `block` was derived.
 Diagnostic derived_block(const Checkpoint& checkpoint, const GridBlock& grids, const ScaleBlock& block);
 
-/// @throws InputError scale-block. Pre: grids.block() is none
-[[noreturn]] void refuse_grid_block(const Checkpoint& checkpoint, const GridBlock& grids);
+/// That several blocks fit, or none. Pre: grids.block() is none
+Diagnostic block_not_known(const Checkpoint& checkpoint, const GridBlock& grids);
 
 } // namespace tieshard

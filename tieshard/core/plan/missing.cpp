@@ -138,6 +138,11 @@ std::string likeliest_fix(const Checkpoint& checkpoint,
                           const ShardPlan& plan,
                           const std::vector<const ShardedParameter*>& missing,
                           const std::vector<std::string>& names) {
+  for (const std::string& name : names) {
+    if (const std::string untied = plan.ties().untied_by(name); !untied.empty()) {
+      return concat("leave --untie ", untied, " out, or store a value for ", name);
+    }
+  }
   if (const std::string prefix = foreign_prefix(checkpoint, names); !prefix.empty()) {
     return concat("the stored names begin with \"", prefix, "\": rename them without it, or load that submodule");
   }
@@ -159,27 +164,27 @@ std::string likeliest_fix(const Checkpoint& checkpoint,
 
 } // namespace
 
-void refuse_missing(const Checkpoint& checkpoint,
-                    const ShardPlan& plan,
-                    const std::vector<const ShardedParameter*>& missing) {
+Diagnostic parameters_missing(const Checkpoint& checkpoint,
+                              const ShardPlan& plan,
+                              const std::vector<const ShardedParameter*>& missing) {
   std::vector<std::string> names;
   for (const ShardedParameter* parameter : missing) {
     names.push_back(parameter->fqn);
   }
-  throw InputError({.code = Code::kMissingParameter,
-                    .what = "a parameter has no value in the checkpoint",
-                    .where = concat(checkpoint.directory().string(), ": ", list_names(names)),
-                    .why = concat(names.size(),
-                                  " of ",
-                                  plan.parameters().size(),
-                                  " parameters are stored under none of ",
-                                  "their names; the checkpoint holds ",
-                                  checkpoint.tensors().size(),
-                                  " tensors"),
-                    .fix = concat(likeliest_fix(checkpoint, plan, missing, names),
-                                  "; to train it from a random value instead, pass --init ",
-                                  names.front(),
-                                  "=normal(0.02)")});
+  return {.code = Code::kMissingParameter,
+          .what = "a parameter has no value in the checkpoint",
+          .where = concat(checkpoint.directory().string(), ": ", list_names(names)),
+          .why = concat(names.size(),
+                        " of ",
+                        plan.parameters().size(),
+                        " parameters are stored under none of ",
+                        "their names; the checkpoint holds ",
+                        checkpoint.tensors().size(),
+                        " tensors"),
+          .fix = concat(likeliest_fix(checkpoint, plan, missing, names),
+                        "; to train it from a random value instead, pass --init ",
+                        names.front(),
+                        "=normal(0.02)")};
 }
 
 } // namespace tieshard

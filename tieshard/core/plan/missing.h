@@ -13,12 +13,11 @@
 
 namespace tieshard {
 
-/// @throws InputError missing-parameter. The remedy is a prefix where all missing names are stored under one, the
-/// number
-///         of layers where whole layers at the end are missing, `--tie` where the family knows a partner of that shape,
-///         a rename where a single stored tensor could be meant; `--init` is named after these.
-[[noreturn]] void refuse_missing(const Checkpoint& checkpoint,
-                                 const ShardPlan& plan,
-                                 const std::vector<const ShardedParameter*>& missing);
+/// The error missing-parameter. The remedy is to leave --untie out where that is the cause, a prefix where all missing
+/// names are stored under one, the number of layers where whole layers at the end are missing, `--tie` where the family
+/// knows a partner of that shape, a rename where a single stored tensor could be meant; `--init` is named after these.
+Diagnostic parameters_missing(const Checkpoint& checkpoint,
+                              const ShardPlan& plan,
+                              const std::vector<const ShardedParameter*>& missing);
 
 } // namespace tieshard

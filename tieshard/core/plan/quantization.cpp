@@ -55,15 +55,6 @@ std::optional<QuantizationConfig> quantization_of(const HfConfig& config) {
   return result;
 }
 
-const StoredTensor* find_scale(const Checkpoint& checkpoint, const std::string& name) {
-  for (const std::string_view suffix : kScaleSuffixes) {
-    if (const StoredTensor* const scale = checkpoint.find(concat(name, suffix))) {
-      return scale;
-    }
-  }
-  return nullptr;
-}
-
 std::optional<std::string> scaled_weight(std::string_view name) {
   for (const std::string_view suffix :
        {"_scale_inv", "_global_scale", "_scale_2", "_scale", "_scales", "_zero_point"}) {

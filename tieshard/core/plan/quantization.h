@@ -8,12 +8,12 @@
 
 #pragma once
 
-#include <array>
 #include <optional>
 #include <string>
 #include <string_view>
 
 #include "tieshard/core/checkpoint/hf_config.h"
+#include "tieshard/core/checkpoint/scale_names.h"
 #include "tieshard/core/plan/weight_source.h"
 
 namespace tieshard {
@@ -27,12 +27,6 @@ struct QuantizationConfig {
 /// The object at the top level or in text_config; nothing when there is none. @throws InputError config-value when
 /// weight_block_size is no pair of positive integers
 std::optional<QuantizationConfig> quantization_of(const HfConfig& config);
-
-/// What a weight's scale may be called: NAME_scale_inv, NAME_scale.
-constexpr std::array<std::string_view, 2> kScaleSuffixes = {"_scale_inv", "_scale"};
-
-/// The stored scale of the weight `name`, or null.
-const StoredTensor* find_scale(const Checkpoint& checkpoint, const std::string& name);
 
 /// The name of the weight that a tensor of this name would scale or shift, e.g. "q_proj.weight" of
 /// "q_proj.weight_scale_inv"; nothing for other names. Whether there is such a weight is not looked at.

@@ -52,7 +52,7 @@ std::string list_names(const std::vector<std::string>& names) {
   return text;
 }
 
-void refuse_shapes(const Checkpoint& checkpoint, const std::vector<ShapeMismatch>& mismatches) {
+Diagnostic shapes_differ(const Checkpoint& checkpoint, const std::vector<ShapeMismatch>& mismatches) {
   std::string where;
   std::string why;
   bool scaled = false;
@@ -75,16 +75,16 @@ void refuse_shapes(const Checkpoint& checkpoint, const std::vector<ShapeMismatch
   if (scaled) {
     fix += "; scales are one for all, one a row, or one a block as weight_block_size of its quantization_config says";
   }
-  throw InputError({.code = Code::kShapeMismatch,
-                    .what = "a stored shape is not the one that the config asks for",
-                    .where = where,
-                    .why = why,
-                    .fix = fix});
+  return {.code = Code::kShapeMismatch,
+          .what = "a stored shape is not the one that the config asks for",
+          .where = where,
+          .why = why,
+          .fix = fix};
 }
 
-void refuse_dtypes(const Checkpoint& checkpoint,
-                   const std::vector<const StoredTensor*>& offenders,
-                   const std::optional<QuantizationConfig>& quantization) {
+Diagnostic dtypes_not_loadable(const Checkpoint& checkpoint,
+                               const std::vector<const StoredTensor*>& offenders,
+                               const std::optional<QuantizationConfig>& quantization) {
   std::vector<std::string> names;
   for (const StoredTensor* stored : offenders) {
     names.push_back(concat(stored->name, " (", name(stored->dtype), ")"));
@@ -93,44 +93,60 @@ void refuse_dtypes(const Checkpoint& checkpoint,
                                                    quantization->method.empty() ? "(none)" : quantization->method,
                                                    ", of which FP8 and MXFP4 can be read")
                                           : "";
-  throw InputError({.code = Code::kDtypeNotLoadable,
-                    .what = "a parameter is stored in a dtype that cannot be trained",
-                    .where = concat(checkpoint.directory().string(), ": ", list_names(names)),
-                    .why = concat("expected F16, BF16, F32, F64 or an 8-bit float", method),
-                    .fix = "use the checkpoint that this one was quantised from, or load it with the library that "
-                           "quantised it, dequantise it and save it in bf16"});
+  return {.code = Code::kDtypeNotLoadable,
+          .what = "a parameter is stored in a dtype that cannot be trained",
+          .where = concat(checkpoint.directory().string(), ": ", list_names(names)),
+          .why = concat("expected F16, BF16, F32, F64 or an 8-bit float", method),
+          .fix =
+              "use the checkpoint that this one was quantised from, or load it with the library that "
+              "quantised it, dequantise it and save it in bf16"};
 }
 
-void refuse_missing_scales(const Checkpoint& checkpoint, const std::vector<MissingScale>& missing) {
+Diagnostic scales_missing(const Checkpoint& checkpoint, const std::vector<MissingScale>& missing) {
   std::vector<std::string> values;
   std::vector<std::string> scales;
   for (const auto& [stored, scale] : missing) {
     values.push_back(stored->name);
     scales.push_back(scale);
   }
-  throw InputError({.code = Code::kScaleMissing,
-                    .what = "quantised values are stored without their scales",
-                    .where = concat(checkpoint.directory().string(), ": ", list_names(values)),
-                    .why = concat("no file holds ", list_names(scales)),
-                    .fix = "complete the download or the conversion: without their scales the values have no meaning; "
-                           "if they were never scaled, take quantization_config out of config.json"});
+  return {.code = Code::kScaleMissing,
+          .what = "quantised values are stored without their scales",
+          .where = concat(checkpoint.directory().string(), ": ", list_names(values)),
+          .why = concat("no file holds ", list_names(scales)),
+          .fix =
+              "complete the download or the conversion: without their scales the values have no meaning; "
+              "if they were never scaled, take quantization_config out of config.json"};
 }
 
-void refuse_stray_scales(const Checkpoint& checkpoint, const std::vector<StrayScale>& strays, bool quantised) {
+Diagnostic scales_stray(const Checkpoint& checkpoint, const std::vector<StrayScale>& strays, bool quantised) {
   std::vector<std::string> names;
+  std::string second; // of a weight that has one which is applied
   for (const StrayScale& stray : strays) {
+    const StoredTensor* const applied = find_scale(checkpoint, stray.weight->name);
+    if (second.empty() && quantised && is_float8(stray.weight->dtype) && applied != nullptr && applied != stray.scale) {
+      second = concat("a weight has one scale: that of ",
+                      stray.weight->name,
+                      " is ",
+                      applied->name,
+                      ", and ",
+                      stray.scale->name,
+                      " would be a second; which of them is right cannot be told");
+    }
     names.push_back(concat(stray.scale->name, " (of ", stray.weight->name, ", ", name(stray.weight->dtype), ")"));
   }
-  throw InputError(
-      {.code = Code::kStrayScale,
-       .what = "a stored scale belongs to nothing that would apply it",
-       .where = concat(checkpoint.directory().string(), ": ", list_names(names)),
-       .why = quantised ? "quantization_config of config.json is there, but no weight is stored in the way that these "
-                          "scales would apply to: F8 values, or MXFP4 blocks"
-                        : "config.json has no quantization_config, which says that scales are to be applied; without "
-                          "them the weights would be wrong by a factor",
-       .fix = "restore the config.json that these weights were saved with, its quantization_config included; or "
-              "dequantise the checkpoint and save it without scales"});
+  return {
+      .code = Code::kStrayScale,
+      .what = "a stored scale belongs to nothing that would apply it",
+      .where = concat(checkpoint.directory().string(), ": ", list_names(names)),
+      .why = !second.empty() ? second
+             : quantised ? "quantization_config of config.json is there, but no weight is stored in the way that these "
+                           "scales would apply to: F8 values, or MXFP4 blocks"
+                         : "config.json has no quantization_config, which says that scales are to be applied; without "
+                           "them the weights would be wrong by a factor",
+      .fix = !second.empty()
+                 ? "delete the scale that is not the weight's, or export the checkpoint again"
+                 : "restore the config.json that these weights were saved with, its quantization_config included; or "
+                   "dequantise the checkpoint and save it without scales"};
 }
 
 } // namespace tieshard

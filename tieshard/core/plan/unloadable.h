@@ -37,20 +37,18 @@ struct StrayScale {
 /// "a, b, c and 3 more": the first 20 names.
 std::string list_names(const std::vector<std::string>& names);
 
-/// @throws InputError shape-mismatch, naming the fields of config.json that say the sizes
-[[noreturn]] void refuse_shapes(const Checkpoint& checkpoint, const std::vector<ShapeMismatch>& mismatches);
+/// shape-mismatch, naming the fields of config.json that say the sizes
+Diagnostic shapes_differ(const Checkpoint& checkpoint, const std::vector<ShapeMismatch>& mismatches);
 
-/// @throws InputError dtype-not-loadable, naming the quant_method of config.json
-[[noreturn]] void refuse_dtypes(const Checkpoint& checkpoint,
-                                const std::vector<const StoredTensor*>& offenders,
-                                const std::optional<QuantizationConfig>& quantization);
+/// dtype-not-loadable, naming the quant_method of config.json
+Diagnostic dtypes_not_loadable(const Checkpoint& checkpoint,
+                               const std::vector<const StoredTensor*>& offenders,
+                               const std::optional<QuantizationConfig>& quantization);
 
-/// @throws InputError scale-missing, naming values and scales
-[[noreturn]] void refuse_missing_scales(const Checkpoint& checkpoint, const std::vector<MissingScale>& missing);
+/// scale-missing, naming values and scales
+Diagnostic scales_missing(const Checkpoint& checkpoint, const std::vector<MissingScale>& missing);
 
-/// @throws InputError stray-scale. `quantised`: config.json has a quantization_config.
-[[noreturn]] void refuse_stray_scales(const Checkpoint& checkpoint,
-                                      const std::vector<StrayScale>& strays,
-                                      bool quantised);
+/// stray-scale. `quantised`: config.json has a quantization_config.
+Diagnostic scales_stray(const Checkpoint& checkpoint, const std::vector<StrayScale>& strays, bool quantised);
 
 } // namespace tieshard

@@ -1,6 +1,7 @@
 #include "tieshard/core/plan/weight_source.h"
 
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "tieshard/core/families/family.h"
@@ -47,34 +48,40 @@ class SourceFinder {
     }
     if (const StoredTensor* const packed = find_packed(parameter.fqn)) {
       not_loadable_.push_back(packed);
+      packed_.insert(&parameter);
     }
     return {};
   }
 
+  /// Call for a parameter without a source and an initial value.
   void is_missing(const ShardedParameter& parameter) {
-    missing_.push_back(&parameter);
+    if (!packed_.contains(&parameter)) {
+      missing_.push_back(&parameter);
+    }
   }
 
-  /// @throws InputError for the offences found, one kind at a time: a later kind is mostly what an earlier one causes
-  void refuse_offenders() const {
+  /// The offences found, each kind once; a later one may be what an earlier one causes.
+  std::vector<Diagnostic> offences() const {
+    std::vector<Diagnostic> found;
     if (!not_loadable_.empty()) {
-      refuse_dtypes(checkpoint_, not_loadable_, quantization_);
+      found.push_back(dtypes_not_loadable(checkpoint_, not_loadable_, quantization_));
     }
     if (!missing_.empty()) {
-      refuse_missing(checkpoint_, plan_, missing_);
+      found.push_back(parameters_missing(checkpoint_, plan_, missing_));
     }
     if (!without_scale_.empty()) {
-      refuse_missing_scales(checkpoint_, without_scale_);
+      found.push_back(scales_missing(checkpoint_, without_scale_));
     }
     if (!stray_.empty()) {
-      refuse_stray_scales(checkpoint_, stray_, quantization_.has_value());
+      found.push_back(scales_stray(checkpoint_, stray_, quantization_.has_value()));
     }
     if (uses_grids_ && !grids_->block()) {
-      refuse_grid_block(checkpoint_, *grids_);
+      found.push_back(block_not_known(checkpoint_, *grids_));
     }
     if (!mismatches_.empty()) {
-      refuse_shapes(checkpoint_, mismatches_);
+      found.push_back(shapes_differ(checkpoint_, mismatches_));
     }
+    return found;
   }
 
   /// What was taken from shapes. Call when nothing is refused.
@@ -233,6 +240,7 @@ class SourceFinder {
   const std::optional<GridBlock> grids_; ///< where config.json does not say the block
   bool uses_grids_ = false;
   std::vector<const ShardedParameter*> missing_;
+  std::set<const ShardedParameter*> packed_; ///< stored, but only its quantiser can read it
   std::vector<ShapeMismatch> mismatches_;
   std::vector<const StoredTensor*> not_loadable_;
   std::vector<MissingScale> without_scale_;
@@ -290,9 +298,15 @@ std::string_view id(Encoding encoding) {
   return "unknown";
 }
 
-WeightSources find_weight_sources(const Checkpoint& checkpoint,
-                                  const ShardPlan& plan,
-                                  const WeightSourceOptions& options) {
+namespace {
+
+/// What a search came to: all sources, or what is wrong.
+struct Search {
+  WeightSources sources;
+  std::vector<Diagnostic> offences;
+};
+
+Search search(const Checkpoint& checkpoint, const ShardPlan& plan, const WeightSourceOptions& options) {
   WeightSources sources;
   SourceFinder finder(checkpoint, plan);
   const std::vector<const InitRule*> rules = rules_of(plan, options.inits);
@@ -315,17 +329,43 @@ WeightSources find_weight_sources(const Checkpoint& checkpoint,
     }
     mark(source.values);
     mark(source.scales);
+    if (source.encoding == Encoding::kFp8) { // a copy under another name goes with its scale
+      mark(find_scale(checkpoint, parameter.fqn));
+      for (const std::string& alias : plan.ties().aliases(parameter.fqn)) {
+        mark(find_scale(checkpoint, alias));
+      }
+    }
     sources.of_parameter.push_back(std::move(source));
   }
   if (find_family(checkpoint.config()) == nullptr) {
     finder.find_packed_weights(used);
   }
   finder.find_stray_scales(used);
-  finder.refuse_offenders();
-  finder.add_findings(sources.findings);
-  list_initialised(plan, sources);
-  list_unused(checkpoint, plan, used, sources);
-  return sources;
+  std::vector<Diagnostic> offences = finder.offences();
+  if (offences.empty()) {
+    finder.add_findings(sources.findings);
+    list_initialised(plan, sources);
+    list_unused(checkpoint, plan, used, sources);
+  }
+  return {.sources = std::move(sources), .offences = std::move(offences)};
+}
+
+} // namespace
+
+WeightSources find_weight_sources(const Checkpoint& checkpoint,
+                                  const ShardPlan& plan,
+                                  const WeightSourceOptions& options) {
+  Search found = search(checkpoint, plan, options);
+  if (!found.offences.empty()) {
+    throw InputError(found.offences.front());
+  }
+  return std::move(found.sources);
+}
+
+std::vector<Diagnostic> find_weight_offences(const Checkpoint& checkpoint,
+                                             const ShardPlan& plan,
+                                             const WeightSourceOptions& options) {
+  return search(checkpoint, plan, options).offences;
 }
 
 } // namespace tieshard

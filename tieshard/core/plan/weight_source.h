@@ -60,7 +60,8 @@ struct WeightSources {
 /// Values are sought under the canonical name, then under each alias: plain (or transposed, where the family says so),
 /// then as MXFP4 blocks. An F8 tensor is scaled when it has a scale and config.json a quantization_config; without both
 /// it is a float dtype as any other.
-/// @throws InputError, each listing all its offenders: dtype-not-loadable (naming the quant_method of config.json),
+/// @throws InputError, the first of the kinds that there are, listing all its offenders: dtype-not-loadable (naming the
+/// quant_method of config.json),
 ///         missing-parameter (`fix` names --tie where a stored tensor of the same shape could be meant), scale-missing
 ///         (blocks, or F8 values that the config calls quantised, without scales), stray-scale (a scale that nothing
 ///         would apply), scale-block (grids of scales that fit several blocks, config.json being silent),
@@ -69,5 +70,12 @@ struct WeightSources {
 WeightSources find_weight_sources(const Checkpoint& checkpoint,
                                   const ShardPlan& plan,
                                   const WeightSourceOptions& options = {});
+
+/// Every kind of what find_weight_sources refuses, in the order in which it would; empty where it refuses nothing. A
+/// later kind may be what an earlier one causes.
+/// @throws InputError for an init that cannot be: unknown-parameter, bad-flag, config-value
+std::vector<Diagnostic> find_weight_offences(const Checkpoint& checkpoint,
+                                             const ShardPlan& plan,
+                                             const WeightSourceOptions& options = {});
 
 } // namespace tieshard

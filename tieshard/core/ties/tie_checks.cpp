@@ -4,6 +4,7 @@
 #include <optional>
 #include <utility>
 
+#include "tieshard/core/checkpoint/scale_names.h"
 #include "tieshard/core/ties/stored_copies.h"
 
 namespace tieshard {
@@ -62,28 +63,45 @@ std::string reasons_of(const TieAlias* alias) {
   return text;
 }
 
+/// "--tie A=B" where the caller is why the names are tied; else empty.
+std::string flag_of(const TieAlias* alias) {
+  for (const TieReason& reason : alias->reasons) {
+    if (!reason.flag.empty()) {
+      return reason.flag;
+    }
+  }
+  return "";
+}
+
 Diagnostic conflict_of_two(const Checkpoint& checkpoint, const Conflict& conflict) {
-  return {.level = Level::kWarning,
-          .code = Code::kTieConflict,
-          .what = "names declared tied are stored with different values",
-          .where = where_stored(checkpoint, *conflict.first->tensor, *conflict.second->tensor),
-          .why = concat("first difference at ",
-                        to_string(conflict.difference.index),
-                        ": ",
-                        conflict.difference.first,
-                        " and ",
-                        conflict.difference.second,
-                        "; tied by ",
-                        reasons_of(conflict.second->alias)),
-          .fix = concat("set tie_word_embeddings to false in config.json if two weights are meant, else delete ",
-                        conflict.second->tensor->name,
-                        " from the file, or choose with --on-tie-conflict canonical or alias")};
+  const std::string flag = flag_of(conflict.second->alias);
+  return {
+      .level = Level::kWarning,
+      .code = Code::kTieConflict,
+      .what = "names declared tied are stored with different values",
+      .where = where_stored(checkpoint, *conflict.first->tensor, *conflict.second->tensor),
+      .why = concat("first difference at ",
+                    to_string(conflict.difference.index),
+                    ": ",
+                    conflict.difference.first,
+                    " and ",
+                    conflict.difference.second,
+                    "; tied by ",
+                    reasons_of(conflict.second->alias)),
+      .fix = concat(flag.empty() ? "set tie_word_embeddings to false in config.json" : concat("leave ", flag, " out"),
+                    " if two weights are meant, else delete ",
+                    conflict.second->tensor->name,
+                    " from the file, or choose with --on-tie-conflict canonical or alias")};
 }
 
 [[noreturn]] void refuse_ambiguous(const Checkpoint& checkpoint, const TieGroup& group, const Conflict& conflict) {
   std::string names = group.canonical;
+  std::string flags; // that join them
   for (const TieAlias& alias : group.aliases) {
     names += concat(", ", alias.name);
+    if (const std::string flag = flag_of(&alias); !flag.empty()) {
+      flags += concat(flags.empty() ? "leave " : " and ", flag);
+    }
   }
   throw InputError({.code = Code::kTieSourceAmbiguous,
                     .what = "three or more tied names are stored with different values",
@@ -98,8 +116,41 @@ Diagnostic conflict_of_two(const Checkpoint& checkpoint, const Conflict& conflic
                                   "; ",
                                   group.aliases.size() + 1,
                                   " names share one weight, so that any choice is a guess"),
-                    .fix = "store the right values under one of the names only, or pass --untie for a name that has a "
-                           "weight of its own (set tie_word_embeddings to false for a head)"});
+                    .fix = concat(flags.empty() ? "" : concat(flags, " out, or "),
+                                  "store the right values under one of the names only, or pass --untie for a name that "
+                                  "has a weight of its own (set tie_word_embeddings to false for a head)")});
+}
+
+/// As first_difference, of what the copies mean: FP8 values with their scales.
+std::optional<StoredDifference> difference_of_copies(const Checkpoint& checkpoint,
+                                                     const StoredTensor& first,
+                                                     const StoredTensor& second) {
+  auto difference = first_difference(checkpoint, first, second);
+  if (difference || !is_float8(first.dtype)) {
+    return difference;
+  }
+  const StoredTensor* const scale = find_scale(checkpoint, first.name);
+  const StoredTensor* const other = find_scale(checkpoint, second.name);
+  if (scale == nullptr && other == nullptr) {
+    return std::nullopt;
+  }
+  const Shape origin(first.shape.size());
+  if (scale == nullptr || other == nullptr) {
+    return StoredDifference{.index = origin,
+                            .first = scale == nullptr ? "no scale" : concat("scaled by ", scale->name),
+                            .second = other == nullptr ? "no scale" : concat("scaled by ", other->name)};
+  }
+  if (scale->shape != other->shape) {
+    return StoredDifference{.index = origin,
+                            .first = concat("scales ", to_string(scale->shape)),
+                            .second = concat("scales ", to_string(other->shape))};
+  }
+  difference = first_difference(checkpoint, *scale, *other);
+  if (difference) {
+    difference->first = concat(scale->name, " = ", difference->first);
+    difference->second = concat(other->name, " = ", difference->second);
+  }
+  return difference;
 }
 
 /// The copy that the caller wants read where copies differ; null where there is not exactly one such value.
@@ -109,7 +160,7 @@ const StoredCopy* chosen(const Checkpoint& checkpoint, const std::vector<StoredC
     return has_canonical ? &copies.front() : nullptr; // aliases that differ among themselves leave no choice
   }
   for (std::size_t i = 2; i < copies.size(); ++i) {
-    if (first_difference(checkpoint, *copies[1].tensor, *copies[i].tensor)) {
+    if (difference_of_copies(checkpoint, *copies[1].tensor, *copies[i].tensor)) {
       return nullptr;
     }
   }
@@ -205,7 +256,7 @@ bool hold_against_files(const Checkpoint& checkpoint,
     if (conflict) {
       continue; // one is enough; the shapes of the others are still looked at
     }
-    if (auto difference = first_difference(checkpoint, *first.tensor, second)) {
+    if (auto difference = difference_of_copies(checkpoint, *first.tensor, second)) {
       conflict = {.first = &first, .second = &copies[i], .difference = *std::move(difference)};
       continue;
     }

@@ -30,6 +30,7 @@ struct TieReason {
   TieEvidence evidence;
   std::string
       text; ///< e.g. "config.json: tie_word_embeddings = true; llama: lm_head.weight -> model.embed_tokens.weight"
+  std::string flag{}; ///< of the command line, "--tie A=B", where the caller said so
 };
 
 /// Another name of a parameter.

@@ -194,7 +194,39 @@ class MetadataNames {
   std::unordered_map<std::string_view, std::string_view> renamed_;
 };
 
-/// A name that the metadata calls dropped but that is stored was not dropped: the record is stale and says nothing.
+/// What is said of a record that ties nothing: level note where the model does without it.
+Diagnostic unusable_record(const std::string& where, const std::string& why, Level level) {
+  return {.level = level,
+          .code = Code::kTieFromMetadata,
+          .what = "a tie that file metadata records is not used",
+          .where = where,
+          .why = why,
+          .fix = "nothing, if the two are not one weight; else store it under a name of the model, or pass --tie"};
+}
+
+/// Why a record cannot be a tie; empty when it can. A name that is called dropped but that is stored was not dropped:
+/// the record is stale.
+std::string unusable(const Checkpoint& checkpoint,
+                     const ParameterTable& table,
+                     std::pair<const std::string&, std::optional<std::size_t>> dropped,
+                     std::pair<const std::string&, std::optional<std::size_t>> kept) {
+  if (checkpoint.find(dropped.first) != nullptr) {
+    return concat(dropped.first, " is called dropped, but it is stored: its own values count");
+  }
+  for (const auto& [name, position] : {dropped, kept}) {
+    if (!position) {
+      return concat("no parameter is called ", name);
+    }
+  }
+  if (dropped.second == kept.second) {
+    return concat(dropped.first, " is said to be itself");
+  }
+  const Shape& first = table[*dropped.second].shape;
+  const Shape& second = table[*kept.second].shape;
+  return first == second ? std::string()
+                         : concat("the two have different shapes, ", to_string(first), " and ", to_string(second));
+}
+
 void add_metadata_ties(const Checkpoint& checkpoint,
                        const ParameterTable& table,
                        const NameIndex& names,
@@ -209,10 +241,18 @@ void add_metadata_ties(const Checkpoint& checkpoint,
     const std::string file_name = file.file().path().filename().string();
     for (const auto& [dropped, kept] : file.header().metadata) {
       const std::string dropped_name = model_names.dropped(dropped, kept);
+      const std::string kept_name = model_names.kept(kept);
       const auto alias = names.find(dropped_name);
-      const auto canonical = names.find(model_names.kept(kept));
-      if (!alias || !canonical || *alias == *canonical || checkpoint.find(dropped_name) != nullptr ||
-          table[*alias].shape != table[*canonical].shape) {
+      const auto canonical = names.find(kept_name);
+      const bool is_stored = checkpoint.find(dropped_name) != nullptr;
+      if (!alias && !canonical && !is_stored && checkpoint.find(kept_name) == nullptr) {
+        continue; // no record of a tie
+      }
+      if (const std::string why = unusable(checkpoint, table, {dropped_name, alias}, {kept_name, canonical});
+          !why.empty()) {
+        findings.push_back(unusable_record(concat(file_name, ", ", dropped, " and ", kept),
+                                           why,
+                                           is_stored || !alias ? Level::kNote : Level::kWarning));
         continue;
       }
       DeclaredTie tie =
@@ -244,7 +284,9 @@ void add_explicit_ties(const std::map<std::string, std::string>& explicit_ties,
   for (const auto& [alias, canonical] : explicit_ties) {
     ties.push_back(ordered(*names.find(alias),
                            *names.find(canonical),
-                           {TieEvidence::kExplicitMap, concat("the caller: ", arrow(alias, canonical))}));
+                           {TieEvidence::kExplicitMap,
+                            concat("the caller: ", arrow(alias, canonical)),
+                            concat("--tie ", alias, "=", canonical)}));
   }
 }
 

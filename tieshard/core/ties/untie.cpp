@@ -56,12 +56,13 @@ Diagnostic undone(const ParameterTable& table, const DeclaredGroup* group, std::
 
 } // namespace
 
-void untie(const ParameterTable& table,
-           const TieOptions& options,
-           std::vector<DeclaredGroup>& groups,
-           std::vector<Diagnostic>& findings) {
+UndoneTies untie(const ParameterTable& table,
+                 const TieOptions& options,
+                 std::vector<DeclaredGroup>& groups,
+                 std::vector<Diagnostic>& findings) {
+  UndoneTies undone_ties;
   if (options.untied.empty()) {
-    return;
+    return undone_ties;
   }
   std::unordered_map<std::string_view, std::size_t> positions;
   for (std::size_t i = 0; i < table.size(); ++i) {
@@ -80,6 +81,11 @@ void untie(const ParameterTable& table,
     require_no_explicit_tie(options, name);
     if (apart.insert(position->second).second) {
       const auto group = group_of.find(position->second);
+      if (group != group_of.end()) {
+        for (const std::size_t member : group->second->members) {
+          undone_ties.emplace(table[member].fqn, name);
+        }
+      }
       findings.push_back(undone(table, group == group_of.end() ? nullptr : group->second, position->second));
     }
   }
@@ -87,6 +93,7 @@ void untie(const ParameterTable& table,
     std::erase_if(group.members, [&apart](std::size_t member) { return apart.contains(member); });
   }
   std::erase_if(groups, [](const DeclaredGroup& group) { return group.members.size() < 2; });
+  return undone_ties;
 }
 
 } // namespace tieshard
