@@ -156,6 +156,15 @@ TEST(WeightSource, NarrowsTheBlockWithEveryGrid) {
   EXPECT_EQ(three.sources().of_parameter[2].scale_block.rows, 4);
 }
 
+TEST(WeightSource, TakesTransformersBlockWhereSeveralFitAndItIsOneOfThem) {
+  const Case real = with_grids(kFp8Config, {{{4096, 7168}, {32, 56}}}); // 128 to 132 rows fit
+  const WeightSources sources = real.sources();
+  EXPECT_EQ(sources.of_parameter[0].scale_block.rows, 128);
+  EXPECT_EQ(sources.of_parameter[0].scale_block.columns, 128);
+  ASSERT_EQ(sources.findings.size(), 1U);
+  EXPECT_THAT(sources.findings[0].why, HasSubstr("of several that fit, transformers' default of 128 rows by 128"));
+}
+
 TEST(WeightSource, RefusesGridsThatContradictEachOther) {
   with_grids(kFp8Config, {{{8, 8}, {4, 4}}, {{8, 8}, {2, 2}}}).refuses(Code::kScaleBlock, {"no one block fits"});
   with_grids(kFp8Config, {{{8, 8}, {9, 1}}}).refuses(Code::kShapeMismatch, {"[9, 1]"});

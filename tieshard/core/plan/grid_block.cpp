@@ -8,6 +8,7 @@
 namespace tieshard {
 namespace {
 
+constexpr std::int64_t kUsualBlock = 128; ///< transformers' FineGrainedFP8Config, and every published model
 constexpr std::int64_t kAnySize = std::numeric_limits<std::int64_t>::max();
 
 /// The sizes of which `blocks` are started in `size`. Pre: 1 <= blocks <= size
@@ -40,8 +41,16 @@ std::string text_of(const BlockRange& range, std::string_view unit) {
 
 } // namespace
 
+bool GridBlock::is_certain() const {
+  return rows.is_one() && columns.is_one();
+}
+
 std::optional<ScaleBlock> GridBlock::block() const {
-  return rows.is_one() && columns.is_one() ? std::optional(ScaleBlock{rows.least, columns.least}) : std::nullopt;
+  if (is_certain()) {
+    return ScaleBlock{rows.least, columns.least};
+  }
+  const bool usual = rows.contains(kUsualBlock) && columns.contains(kUsualBlock);
+  return usual ? std::optional(ScaleBlock{kUsualBlock, kUsualBlock}) : std::nullopt;
 }
 
 bool is_scale_grid(const Shape& values, const Shape& scales) {
@@ -77,11 +86,12 @@ Diagnostic derived_block(const Checkpoint& checkpoint, const GridBlock& grids, c
           .code = Code::kScaleBlock,
           .what = "the block of FP8 scales is derived from their shapes",
           .where = where_of(checkpoint, grids),
-          .why = concat("config.json does not say it; no other block than ",
+          .why = concat("config.json does not say it; ",
+                        grids.is_certain() ? "no other block than " : "of several that fit, transformers' default of ",
                         block.rows,
                         " rows by ",
                         block.columns,
-                        " columns fits ",
+                        grids.is_certain() ? " columns fits " : " columns is taken for ",
                         shapes_of(grids)),
           .fix = concat("write weight_block_size: [", block.rows, ", ", block.columns, "] into quantization_config")};
 }

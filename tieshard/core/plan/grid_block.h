@@ -21,6 +21,9 @@ struct BlockRange {
   std::int64_t least = 1;
   std::int64_t most = std::numeric_limits<std::int64_t>::max(); ///< the largest number: one block, however long
 
+  bool contains(std::int64_t size) const {
+    return least <= size && size <= most;
+  }
   bool is_one() const {
     return least == most || most == std::numeric_limits<std::int64_t>::max();
   }
@@ -34,7 +37,10 @@ struct GridBlock {
   const StoredTensor* scales = nullptr;
   std::size_t grids = 0;
 
-  /// The block, where just one fits all grids.
+  /// True when just one block fits all grids.
+  bool is_certain() const;
+
+  /// That one, else 128 by 128 where it fits: what transformers takes where config.json is silent.
   std::optional<ScaleBlock> block() const;
 };
 
