@@ -32,8 +32,10 @@ inline PlannedLlama plan_llama(const std::filesystem::path& directory,
   const Family& family = require_family(config);
   TieRegistry ties = TieRegistry::of(checkpoint, family.table(config));
   auto model = make_model(config, ties, {.device = at::kMeta, .dtype = dtype});
-  ShardPlan plan = ShardPlan::build(
-      parameter_table(*model), ties, mesh.size(), {.policy = policy, .dims = {}, .units = family.units(config)});
+  ShardPlan plan = ShardPlan::build(parameter_table(*model),
+                                    ties,
+                                    mesh.axis("dp_shard").size(),
+                                    {.policy = policy, .dims = {}, .units = family.units(config)});
   return {std::move(checkpoint), std::move(ties), std::move(model), std::move(plan)};
 }
 

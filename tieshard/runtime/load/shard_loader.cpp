@@ -141,6 +141,7 @@ LoadLedger load_shards(torch::nn::Module& module,
                        const ShardPlan& plan,
                        const DeviceMesh& mesh,
                        const LoadOptions& options) {
+  const std::int64_t rank = mesh.axis("dp_shard").rank();
   const auto start = std::chrono::steady_clock::now();
   LocalShards loaded;
   TensorsByName tensors;
@@ -148,9 +149,9 @@ LoadLedger load_shards(torch::nn::Module& module,
     validate_shared_object(module, plan.ties());
     tensors = tensors_by_name(module);
     require_same_names(tensors, plan);
-    const ReadPlan reads = build_read_plan(checkpoint, plan, mesh.rank(), options.sources);
+    const ReadPlan reads = build_read_plan(checkpoint, plan, rank, options.sources);
     const std::set<std::string> skip = materialized_names(tensors);
-    loaded = load_local_shards(checkpoint, plan, reads, mesh.rank(), shard_options(options, skip));
+    loaded = load_local_shards(checkpoint, plan, reads, rank, shard_options(options, skip));
   });
   share_not_finite(mesh, loaded.ledger);
   agree(mesh, "materialize", [&] { // only now that no rank has failed: else all parameters stay as they were

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include <ATen/ATen.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
@@ -20,18 +21,37 @@ std::string reason(const std::exception& error) {
   return text.substr(0, text.find('\n'));
 }
 
-/// Runs one collective of the backend and waits for it.
+std::function<void(const CollectiveCall&)>& the_observer() {
+  static std::function<void(const CollectiveCall&)> observer;
+  return observer;
+}
+
+/// Runs one collective of the backend and waits for it. @param larger  the larger of its input and output; undefined
+/// for none
 template <typename Start>
-void finish(const DeviceMesh& mesh, const char* operation, const std::string& unit, const Start& start) {
-  run_collective(mesh, operation, unit, [&] { start(*mesh.backend())->wait(); });
+void finish(const DeviceMesh& mesh,
+            const char* operation,
+            const std::string& unit,
+            const at::Tensor& larger,
+            const Start& start) {
+  const auto bytes = larger.defined() ? static_cast<std::int64_t>(larger.nbytes()) : 0;
+  run_collective(mesh, operation, unit, bytes, [&] { start(*mesh.backend())->wait(); });
 }
 
 } // namespace
 
+void observe_collectives(std::function<void(const CollectiveCall&)> observer) {
+  the_observer() = std::move(observer);
+}
+
 void run_collective(const DeviceMesh& mesh,
                     const char* operation,
                     const std::string& unit,
+                    std::int64_t bytes,
                     const std::function<void()>& work) {
+  if (the_observer()) {
+    the_observer()({.operation = operation, .axis = mesh.axis_name(), .unit = unit, .bytes = bytes});
+  }
   try {
     work();
   } catch (const std::exception& error) {
@@ -50,7 +70,8 @@ void all_gather_into_tensor(const DeviceMesh& mesh, at::Tensor output, at::Tenso
     output.copy_(input);
     return;
   }
-  finish(mesh, "all_gather", unit, [&](c10d::Backend& backend) { return backend._allgather_base(output, input); });
+  finish(
+      mesh, "all_gather", unit, output, [&](c10d::Backend& backend) { return backend._allgather_base(output, input); });
 }
 
 void reduce_scatter_tensor(const DeviceMesh& mesh, at::Tensor output, at::Tensor input, const std::string& unit) {
@@ -58,7 +79,7 @@ void reduce_scatter_tensor(const DeviceMesh& mesh, at::Tensor output, at::Tensor
     output.copy_(input);
     return;
   }
-  finish(mesh, "reduce_scatter", unit, [&](c10d::Backend& backend) {
+  finish(mesh, "reduce_scatter", unit, input, [&](c10d::Backend& backend) {
     return backend._reduce_scatter_base(output, input);
   });
 }
@@ -72,7 +93,9 @@ void all_reduce(const DeviceMesh& mesh, at::Tensor tensor, ReduceOp op, const st
                      : op == ReduceOp::kMin ? c10d::ReduceOp::MIN
                                             : c10d::ReduceOp::MAX;
   std::vector<at::Tensor> tensors{std::move(tensor)};
-  finish(mesh, "all_reduce", unit, [&](c10d::Backend& backend) { return backend.allreduce(tensors, options); });
+  finish(mesh, "all_reduce", unit, tensors.front(), [&](c10d::Backend& backend) {
+    return backend.allreduce(tensors, options);
+  });
 }
 
 void broadcast(const DeviceMesh& mesh, at::Tensor tensor, std::int64_t root, const std::string& unit) {
@@ -82,12 +105,14 @@ void broadcast(const DeviceMesh& mesh, at::Tensor tensor, std::int64_t root, con
   c10d::BroadcastOptions options;
   options.rootRank = root;
   std::vector<at::Tensor> tensors{std::move(tensor)};
-  finish(mesh, "broadcast", unit, [&](c10d::Backend& backend) { return backend.broadcast(tensors, options); });
+  finish(mesh, "broadcast", unit, tensors.front(), [&](c10d::Backend& backend) {
+    return backend.broadcast(tensors, options);
+  });
 }
 
 void barrier(const DeviceMesh& mesh) {
   if (mesh.size() > 1) {
-    finish(mesh, "barrier", "", [](c10d::Backend& backend) { return backend.barrier(); });
+    finish(mesh, "barrier", "", {}, [](c10d::Backend& backend) { return backend.barrier(); });
   }
 }
 

@@ -12,8 +12,10 @@
 
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -21,6 +23,18 @@
 #include "tieshard/runtime/mesh/device_mesh.h"
 
 namespace tieshard {
+
+/// One collective between several ranks, as this rank sees it.
+struct CollectiveCall {
+  std::string_view operation; ///< "all_gather", "reduce_scatter", "all_reduce", "broadcast", "barrier"
+  std::string axis;           ///< name of the mesh's axis
+  std::string unit;           ///< what the tensors belong to
+  std::int64_t bytes = 0;     ///< of the larger of input and output
+};
+
+/// From now on `observer` sees each collective of this process, before it begins and on the thread that calls it; null
+/// for none. For tests and profiles. Call it while no collective runs.
+void observe_collectives(std::function<void(const CollectiveCall&)> observer);
 
 /// output [size * n] = the inputs [n] of all ranks, in rank order. Contiguous, same dtype.
 void all_gather_into_tensor(const DeviceMesh& mesh, at::Tensor output, at::Tensor input, const std::string& unit = {});
@@ -36,10 +50,12 @@ void all_reduce(const DeviceMesh& mesh, at::Tensor tensor, ReduceOp op = ReduceO
 /// Replaces `tensor` on every rank by that of rank `root`.
 void broadcast(const DeviceMesh& mesh, at::Tensor tensor, std::int64_t root = 0, const std::string& unit = {});
 
-/// Runs `work`, one collective; what it throws becomes the PeerError that all of these throw.
+/// Runs `work`, one collective of `bytes` (as in CollectiveCall); what it throws becomes the PeerError that all of
+/// these throw.
 void run_collective(const DeviceMesh& mesh,
                     const char* operation,
                     const std::string& unit,
+                    std::int64_t bytes,
                     const std::function<void()>& work);
 
 /// Waits until every rank is here.

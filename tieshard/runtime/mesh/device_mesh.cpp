@@ -1,12 +1,42 @@
 #include "tieshard/runtime/mesh/device_mesh.h"
 
+#include <optional>
+#include <utility>
+
 #include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "tieshard/core/base/error.h"
 #include "tieshard/runtime/mesh/collectives.h"
 #include "tieshard/runtime/mesh/process_group.h"
 
 namespace tieshard {
+
+struct DeviceMesh::World {
+  RankEnvironment environment;
+  std::chrono::milliseconds timeout{};
+  std::shared_ptr<c10d::Backend> backend;
+  std::optional<MeetingPoint> meeting_point{}; ///< opened when the first group is formed
+  std::int64_t splits = 0;
+
+  /// Every rank must call it.
+  const MeetingPoint& open() {
+    if (!meeting_point) {
+      int port = 0;
+      if (environment.rank == 0) {
+        meeting_point = host_meeting_point(environment, timeout, port);
+      }
+      DeviceMesh all;
+      all.environment_ = environment;
+      all.backend_ = backend;
+      const std::string text = all_gather_text(all, std::to_string(port)).front();
+      if (environment.rank != 0) {
+        meeting_point = find_meeting_point(environment, timeout, std::stoi(text));
+      }
+    }
+    return *meeting_point;
+  }
+};
 
 DeviceMesh DeviceMesh::from_environment(std::chrono::milliseconds timeout) {
   return connect(read_rank_environment(), timeout);
@@ -20,6 +50,8 @@ DeviceMesh DeviceMesh::connect(const RankEnvironment& environment, std::chrono::
     mesh.backend_ = std::move(connection.backend);
     mesh.backend_note_ = std::move(connection.note);
     barrier(mesh); // a rank that left now would close its connections while another still makes them
+    mesh.world_ =
+        std::make_shared<World>(World{.environment = environment, .timeout = timeout, .backend = mesh.backend_});
   }
   return mesh;
 }
@@ -28,8 +60,92 @@ std::string DeviceMesh::backend_name() const {
   return backend_ == nullptr ? "none" : backend_->getBackendName();
 }
 
+DeviceMesh DeviceMesh::from_environment(std::chrono::milliseconds timeout, MeshGrid grid) {
+  return connect(read_rank_environment(), timeout, grid);
+}
+
+DeviceMesh DeviceMesh::connect(const RankEnvironment& environment, std::chrono::milliseconds timeout, MeshGrid grid) {
+  const std::int64_t ranks = environment.world_size;
+  if (grid.replicas < 1 || grid.shards < 1 || ranks % grid.shards != 0 || ranks / grid.shards != grid.replicas) {
+    throw InputError({.code = Code::kBadEnvironment,
+                      .what = "a mesh has another number of places than there are ranks",
+                      .where = concat("rank ", environment.rank, "/", ranks),
+                      .why = concat("expected ", ranks, " places, got ", grid.replicas, " x ", grid.shards),
+                      .fix = "start replicas x shards ranks, or change one of the two"});
+  }
+  DeviceMesh mesh = connect(environment, timeout);
+  if (mesh.world_ == nullptr) {
+    return mesh;
+  }
+  const std::int64_t replica = environment.rank / grid.shards;
+  const std::int64_t shard = environment.rank % grid.shards;
+  mesh.two_axes_ = std::make_shared<const std::vector<DeviceMesh>>(
+      std::vector<DeviceMesh>{mesh.part("dp_replicate", concat("replicate/", shard), replica, grid.replicas),
+                              mesh.part("dp_shard", concat("shard/", replica), shard, grid.shards)});
+  barrier(mesh);
+  return mesh;
+}
+
+DeviceMesh DeviceMesh::part(const std::string& axis,
+                            const std::string& group,
+                            std::int64_t rank,
+                            std::int64_t size) const {
+  const MeetingPoint& point = world_->open();
+  DeviceMesh mesh;
+  mesh.environment_ = environment_;
+  mesh.environment_.rank = rank;
+  mesh.environment_.world_size = size;
+  mesh.axis_ = axis;
+  mesh.world_ = world_;
+  if (size > 1) {
+    Connection connection = connect_group(point, group, rank, size);
+    mesh.backend_ = std::move(connection.backend);
+    mesh.backend_note_ = std::move(connection.note);
+    barrier(mesh);
+  }
+  return mesh;
+}
+
+DeviceMesh DeviceMesh::axis(std::string_view name) const {
+  const bool shard = name == "dp_shard";
+  if (!shard && name != "dp_replicate") {
+    throw UsageError({.code = Code::kWrongState,
+                      .what = "an axis is asked for that no mesh has",
+                      .where = concat(where(), ", ", name),
+                      .fix = "ask for dp_replicate or dp_shard"});
+  }
+  if (two_axes_ != nullptr) {
+    return (*two_axes_)[shard ? 1 : 0];
+  }
+  if (name == axis_) {
+    return *this;
+  }
+  DeviceMesh alone;
+  alone.axis_ = name;
+  alone.world_ = world_;
+  return alone;
+}
+
+DeviceMesh DeviceMesh::split(std::int64_t count) const {
+  const std::int64_t place = rank() % count;
+  const std::int64_t first = world_->environment.rank - place; // ranks of dp_shard are neighbours
+  return part(axis_, concat("split/", world_->splits++, "/", first), place, count);
+}
+
+std::vector<MeshAxis> DeviceMesh::axes() const {
+  if (two_axes_ == nullptr) {
+    return {{axis_, size()}};
+  }
+  std::vector<MeshAxis> axes;
+  for (const DeviceMesh& mesh : *two_axes_) {
+    axes.push_back({mesh.axis_, mesh.size()});
+  }
+  return axes;
+}
+
 std::string DeviceMesh::where() const {
-  return concat("rank ", rank(), "/", size());
+  const RankEnvironment& all = world_ == nullptr ? environment_ : world_->environment;
+  return concat("rank ", all.rank, "/", all.world_size);
 }
 
 } // namespace tieshard

@@ -3,7 +3,7 @@
 // The ranks that share one copy of the model, and this process's place among them.
 //
 // Flow:   process_group -> [this] -> load, fsdp, optim, state, train
-// Source: torch.distributed.device_mesh.DeviceMesh. One axis (dp_shard) so far.
+// Source: torch.distributed.device_mesh.DeviceMesh. One axis (dp_shard), or two (dp_replicate x dp_shard).
 
 #pragma once
 
@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "tieshard/runtime/mesh/rank_environment.h"
@@ -25,6 +26,12 @@ namespace tieshard {
 struct MeshAxis {
   std::string name;
   std::int64_t size = 1;
+};
+
+/// Sizes of the two axes of a mesh for HSDP. Rank = replica * shards + shard, so that ranks of one host shard.
+struct MeshGrid {
+  std::int64_t replicas = 1; ///< dp_replicate: copies of the model
+  std::int64_t shards = 1;   ///< dp_shard: ranks that share one copy
 };
 
 /// Copyable handle; copies share the connection. The connection closes with the last copy.
@@ -42,6 +49,19 @@ class DeviceMesh {
   /// Connects the ranks of `environment`. Every rank must call it.
   static DeviceMesh connect(const RankEnvironment& environment, std::chrono::milliseconds timeout);
 
+  /// The same as a grid, whose axes have connections of their own.
+  /// @throws InputError bad-environment when the grid has not as many places as there are ranks
+  static DeviceMesh connect(const RankEnvironment& environment, std::chrono::milliseconds timeout, MeshGrid grid);
+  static DeviceMesh from_environment(std::chrono::milliseconds timeout, MeshGrid grid);
+
+  /// The ranks that differ from this one in that axis only, as a mesh of one axis: "dp_shard" or "dp_replicate". A mesh
+  /// that is no grid is its own dp_shard, and has one rank in dp_replicate. @throws UsageError wrong-state
+  DeviceMesh axis(std::string_view name) const;
+
+  /// The `count` neighbouring ranks of this one, as a mesh of one axis. Every rank of the whole mesh must call it
+  /// alike. Pre: one axis, whose size is a multiple of `count`. @throws PeerError rendezvous-failed
+  DeviceMesh split(std::int64_t count) const;
+
   std::int64_t rank() const noexcept {
     return environment_.rank;
   }
@@ -51,10 +71,14 @@ class DeviceMesh {
   std::int64_t local_rank() const noexcept {
     return environment_.local_rank;
   }
-  std::vector<MeshAxis> axes() const {
-    return {{"dp_shard", size()}};
+  /// The axis that this mesh is, "world" for a grid.
+  std::string axis_name() const {
+    return two_axes_ == nullptr ? axis_ : "world";
   }
-  /// "rank 1/4", for Diagnostics.
+  /// Outermost first.
+  std::vector<MeshAxis> axes() const;
+
+  /// "rank 1/4", for Diagnostics: among all ranks, whatever axis this is.
   std::string where() const;
 
   /// "shm", "gloo", or "none" on one rank.
@@ -70,9 +94,16 @@ class DeviceMesh {
   }
 
  private:
-  RankEnvironment environment_;
+  struct World; // all ranks, and where they meet to form groups
+
+  DeviceMesh part(const std::string& axis, const std::string& group, std::int64_t rank, std::int64_t size) const;
+
+  RankEnvironment environment_; ///< rank and world_size are those of this handle
   std::shared_ptr<c10d::Backend> backend_;
   std::string backend_note_;
+  std::string axis_ = "dp_shard";
+  std::shared_ptr<World> world_;                            ///< null on one rank
+  std::shared_ptr<const std::vector<DeviceMesh>> two_axes_; ///< dp_replicate, dp_shard; null for one axis
 };
 
 } // namespace tieshard

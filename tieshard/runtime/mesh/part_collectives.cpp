@@ -49,6 +49,16 @@ Part regions_of_shards(const std::vector<CutTensor>& tensors) {
   return part;
 }
 
+std::int64_t bytes_of_parts(const std::vector<CutTensor>& tensors) {
+  std::size_t bytes = 0;
+  for (const CutTensor& tensor : tensors) {
+    for (const at::Tensor& part : tensor.parts) {
+      bytes += part.nbytes();
+    }
+  }
+  return static_cast<std::int64_t>(bytes);
+}
+
 /// Elements of the largest part of any rank, by tensor: what each rank has in a packed buffer.
 std::int64_t packed_numel(const CutTensor& tensor) {
   std::int64_t most = 0;
@@ -126,7 +136,7 @@ void all_gather_parts(const DeviceMesh& mesh, const std::vector<CutTensor>& tens
     return;
   }
   if (ShmGroup* const group = shm_group(*mesh.backend())) {
-    run_collective(mesh, "all_gather", unit, [&] {
+    run_collective(mesh, "all_gather", unit, bytes_of_parts(tensors), [&] {
       all_gather_regions(*group, regions_by_rank(tensors, mesh.size()), regions_of_shards(tensors));
     });
     return;
@@ -145,7 +155,7 @@ void reduce_scatter_parts(const DeviceMesh& mesh, const std::vector<CutTensor>& 
     return;
   }
   if (ShmGroup* const group = shm_group(*mesh.backend())) {
-    run_collective(mesh, "reduce_scatter", unit, [&] {
+    run_collective(mesh, "reduce_scatter", unit, bytes_of_parts(tensors), [&] {
       reduce_scatter_regions(*group,
                              regions_of_shards(tensors),
                              regions_by_rank(tensors, mesh.size()),

@@ -28,15 +28,23 @@ std::shared_ptr<::gloo::transport::Device> make_device(const RankEnvironment& en
   return c10d::ProcessGroupGloo::createDefaultDevice();
 }
 
-c10::intrusive_ptr<c10d::Store> connect_store(const RankEnvironment& environment, std::chrono::milliseconds timeout) {
+c10::intrusive_ptr<c10d::TCPStore> open_store(const RankEnvironment& environment,
+                                              std::chrono::milliseconds timeout,
+                                              int port,
+                                              bool is_server) {
   c10d::TCPStoreOptions options;
-  options.port = static_cast<std::uint16_t>(environment.master_port);
-  options.isServer = environment.rank == 0 && !environment.agent_store;
+  options.port = static_cast<std::uint16_t>(port);
+  options.isServer = is_server;
   options.numWorkers = environment.world_size;
   options.waitWorkers = false;
   options.timeout = timeout;
-  auto store = c10::make_intrusive<c10d::TCPStore>(environment.master_addr, options);
-  return c10::make_intrusive<c10d::PrefixStore>("tieshard/" + environment.attempt, store);
+  return c10::make_intrusive<c10d::TCPStore>(environment.master_addr, options);
+}
+
+c10::intrusive_ptr<c10d::Store> connect_store(const RankEnvironment& environment, std::chrono::milliseconds timeout) {
+  const bool is_server = environment.rank == 0 && !environment.agent_store;
+  return c10::make_intrusive<c10d::PrefixStore>("tieshard/" + environment.attempt,
+                                                open_store(environment, timeout, environment.master_port, is_server));
 }
 
 std::shared_ptr<c10d::Backend> connect_gloo(const RankEnvironment& environment,
@@ -61,8 +69,15 @@ std::string where(const RankEnvironment& environment) {
                 environment.master_port);
 }
 
-Connection connect(const RankEnvironment& environment, std::chrono::milliseconds timeout) {
-  const c10::intrusive_ptr<c10d::Store> store = connect_store(environment, timeout);
+std::shared_ptr<c10d::Store> shared(c10::intrusive_ptr<c10d::Store> store) {
+  c10d::Store* raw = store.get();
+  return {raw, [store = std::move(store)](c10d::Store*) mutable { store.reset(); }};
+}
+
+/// Connects the ranks of a group, which `environment` has this one's number in.
+Connection connect(const RankEnvironment& environment,
+                   const c10::intrusive_ptr<c10d::Store>& store,
+                   std::chrono::milliseconds timeout) {
   ShmConnection shm = connect_shm(*store,
                                   static_cast<int>(environment.rank),
                                   static_cast<int>(environment.world_size),
@@ -83,11 +98,12 @@ Connection connect(const RankEnvironment& environment, std::chrono::milliseconds
   return {.backend = connect_gloo(environment, store, timeout), .note = std::move(shm.why_not)};
 }
 
-} // namespace
-
-Connection connect_ranks(const RankEnvironment& environment, std::chrono::milliseconds timeout) {
+template <typename Connect>
+auto or_rendezvous_failed(const RankEnvironment& environment,
+                          std::chrono::milliseconds timeout,
+                          const Connect& connect_them) {
   try {
-    return connect(environment, timeout);
+    return connect_them();
   } catch (const InputError&) {
     throw;
   } catch (const std::exception& error) {
@@ -100,6 +116,38 @@ Connection connect_ranks(const RankEnvironment& environment, std::chrono::millis
                             "port is free on rank "
                             "0's host and reachable from the others (GLOO_SOCKET_IFNAME names the interface)"});
   }
+}
+
+} // namespace
+
+Connection connect_ranks(const RankEnvironment& environment, std::chrono::milliseconds timeout) {
+  return or_rendezvous_failed(
+      environment, timeout, [&] { return connect(environment, connect_store(environment, timeout), timeout); });
+}
+
+MeetingPoint host_meeting_point(const RankEnvironment& environment, std::chrono::milliseconds timeout, int& port) {
+  return or_rendezvous_failed(environment, timeout, [&]() -> MeetingPoint {
+    const auto store = open_store(environment, timeout, /*port=*/0, /*is_server=*/true);
+    port = store->getPort();
+    return {environment, timeout, shared(store)};
+  });
+}
+
+MeetingPoint find_meeting_point(const RankEnvironment& environment, std::chrono::milliseconds timeout, int port) {
+  return or_rendezvous_failed(environment, timeout, [&]() -> MeetingPoint {
+    return {environment, timeout, shared(open_store(environment, timeout, port, /*is_server=*/false))};
+  });
+}
+
+Connection connect_group(const MeetingPoint& point, const std::string& name, std::int64_t rank, std::int64_t size) {
+  RankEnvironment environment = point.environment;
+  environment.rank = rank;
+  environment.world_size = size;
+  return or_rendezvous_failed(environment, point.timeout, [&] {
+    const auto store =
+        c10::make_intrusive<c10d::PrefixStore>(name, c10::intrusive_ptr<c10d::Store>::reclaim_copy(point.store.get()));
+    return connect(environment, store, point.timeout);
+  });
 }
 
 } // namespace tieshard

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -16,7 +17,8 @@
 
 namespace c10d {
 class Backend;
-}
+class Store;
+} // namespace c10d
 
 namespace tieshard {
 
@@ -33,5 +35,24 @@ struct Connection {
 /// @throws PeerError rendezvous-failed (names the address and how long it waited); InputError bad-environment where
 ///         shared memory was asked for and cannot be had
 Connection connect_ranks(const RankEnvironment& environment, std::chrono::milliseconds timeout);
+
+/// Where ranks that are connected already meet again, to form smaller groups. Rank 0 of `environment` hosts it.
+struct MeetingPoint {
+  RankEnvironment environment;
+  std::chrono::milliseconds timeout{};
+  std::shared_ptr<c10d::Store> store;
+};
+
+/// Hosts a meeting point at a free port. @param port  is set to it
+MeetingPoint host_meeting_point(const RankEnvironment& environment, std::chrono::milliseconds timeout, int& port);
+
+/// Finds the one that rank 0 hosts. @throws PeerError rendezvous-failed
+MeetingPoint find_meeting_point(const RankEnvironment& environment, std::chrono::milliseconds timeout, int port);
+
+/// Connects `size` of the ranks. Each of them must call it.
+/// @param name  of the group; used once, and by this group alone
+/// @param rank  within the group
+/// @throws as connect_ranks
+Connection connect_group(const MeetingPoint& point, const std::string& name, std::int64_t rank, std::int64_t size);
 
 } // namespace tieshard

@@ -29,7 +29,7 @@ ParallelModel parallelize(const std::filesystem::path& directory,
         make_model(resolved->checkpoint.config(), resolved->ties, {.device = at::kMeta, .dtype = options.param_dtype});
     plan = ShardPlan::build(parameter_table(*model),
                             resolved->ties,
-                            mesh.size(),
+                            mesh.axis("dp_shard").size(),
                             {.policy = options.shard_dim, .dims = options.shard_dims, .units = resolved->units()});
   });
   LoadLedger ledger = load_shards(*model, resolved->checkpoint, plan, mesh, options.load);
