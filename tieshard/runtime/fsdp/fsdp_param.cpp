@@ -31,7 +31,8 @@ FsdpParam::FsdpParam(const ShardPlan& plan,
                      const ShardedParameter& spec,
                      at::Tensor parameter,
                      std::int64_t rank,
-                     at::ScalarType compute)
+                     at::ScalarType compute,
+                     const OffloadPolicy& offload)
     : spec_(spec), rank_(rank), parameter_(std::move(parameter)) {
   if (parameter_.is_meta()) {
     throw UsageError({.code = Code::kStillOnMeta,
@@ -52,11 +53,15 @@ FsdpParam::FsdpParam(const ShardPlan& plan,
   } else {
     refuse_shape(spec, local, parameter_);
   }
-  whole_ = (plan.ranks() == 1 || replicated()) && shard_.scalar_type() == compute;
+  const at::Device compute_device = shard_.device();
+  if (offload.to_host) {
+    shard_ = shard_.to(at::kCPU); // itself, if it is there
+  }
+  whole_ = shard_.device() == compute_device && (plan.ranks() == 1 || replicated()) && shard_.scalar_type() == compute;
   if (whole_) {
     whole_tensor_ = shard_;
   } else {
-    whole_tensor_ = at::empty(spec.shape, shard_.options().dtype(compute));
+    whole_tensor_ = at::empty(spec.shape, shard_.options().dtype(compute).device(compute_device));
     free_storage(whole_tensor_);
   }
   parameter_.set_data(shard_);
@@ -128,12 +133,24 @@ void FsdpParam::stash_sharded_gradient() {
 }
 
 at::Tensor FsdpParam::take_whole_gradient() {
-  return std::exchange(parameter_.mutable_grad(), at::Tensor());
+  at::Tensor gradient = std::exchange(parameter_.mutable_grad(), at::Tensor());
+  at::Tensor kept = std::exchange(kept_gradient_, at::Tensor());
+  if (!kept.defined()) {
+    return gradient;
+  }
+  return gradient.defined() ? kept.add_(gradient) : kept;
+}
+
+void FsdpParam::keep_whole_gradient(at::ScalarType dtype) {
+  if (at::Tensor gradient = take_whole_gradient(); gradient.defined()) {
+    kept_gradient_ = gradient.to(dtype);
+  }
 }
 
 void FsdpParam::drop_gradients() {
   parameter_.mutable_grad().reset();
   stashed_gradient_.reset();
+  kept_gradient_.reset();
   stashed_ = false;
 }
 
@@ -141,7 +158,8 @@ void FsdpParam::put_sharded_gradient(const at::Tensor& addition) {
   at::Tensor gradient = std::exchange(stashed_gradient_, at::Tensor());
   stashed_ = false;
   if (addition.defined()) {
-    gradient = gradient.defined() ? gradient.add_(addition) : addition;
+    const at::Tensor here = addition.to(shard_.device());
+    gradient = gradient.defined() ? gradient.add_(here) : here;
   }
   parameter_.mutable_grad() = gradient;
 }

@@ -17,6 +17,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "tieshard/core/plan/shard_plan.h"
+#include "tieshard/runtime/fsdp/policy.h"
 #include "tieshard/runtime/mesh/part_collectives.h"
 
 namespace tieshard {
@@ -25,12 +26,14 @@ class FsdpParam {
  public:
   /// @param parameter  the module's tensor: whole, or already this rank's shard
   /// @param compute    dtype of the whole parameter while its unit runs
+  /// @param offload    where the shard lies; the whole parameter is on the device that `parameter` came on
   /// @throws UsageError foreign-shape when it is neither, still-on-meta
   FsdpParam(const ShardPlan& plan,
             const ShardedParameter& spec,
             at::Tensor parameter,
             std::int64_t rank,
-            at::ScalarType compute);
+            at::ScalarType compute,
+            const OffloadPolicy& offload = {});
 
   const std::string& fqn() const noexcept {
     return spec_.fqn;
@@ -57,6 +60,14 @@ class FsdpParam {
   bool unsharded() const noexcept {
     return unsharded_;
   }
+  /// Whether a backward pass leaves gradients that have to be reduced. The same on every rank.
+  bool trainable() const {
+    return parameter_.requires_grad();
+  }
+  /// The whole parameter in the compute dtype; without bytes while sharded (unless whole()).
+  const at::Tensor& whole_tensor() const noexcept {
+    return whole_tensor_;
+  }
 
   /// The whole tensor and this rank's shard in its dtype, for a gather. Pre: storage is allocated.
   CutTensor gathered() const;
@@ -78,8 +89,15 @@ class FsdpParam {
   /// Takes the gradient off the tensor before a backward pass, so that the whole gradient has a clean place.
   void stash_sharded_gradient();
 
-  /// Takes the whole gradient that a backward pass left; undefined when there is none.
+  /// Takes the whole gradient that backward passes left, those of keep_whole_gradient() too; undefined without any.
   at::Tensor take_whole_gradient();
+
+  /// Puts what take_whole_gradient() would give aside, in `dtype`, to be reduced later.
+  void keep_whole_gradient(at::ScalarType dtype);
+
+  bool has_kept_gradient() const {
+    return kept_gradient_.defined();
+  }
 
   /// Forgets the stashed gradient and what a backward pass left that did not come to its end.
   void drop_gradients();
@@ -98,6 +116,7 @@ class FsdpParam {
   at::Tensor shard_;
   at::Tensor whole_tensor_; ///< its storage has no bytes while sharded
   at::Tensor stashed_gradient_;
+  at::Tensor kept_gradient_; ///< whole, of passes that were not reduced
   bool whole_ = false;
   bool unsharded_ = false;
   bool stashed_ = false;

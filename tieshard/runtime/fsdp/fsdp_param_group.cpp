@@ -1,25 +1,82 @@
 #include "tieshard/runtime/fsdp/fsdp_param_group.h"
 
+#include <algorithm>
 #include <utility>
 
 #include <ATen/ATen.h>
 
+#include "tieshard/runtime/mesh/collectives.h"
 #include "tieshard/runtime/mesh/part_collectives.h"
 
 namespace tieshard {
+namespace {
+
+/// Adds up the shards of all copies of the model, in one collective.
+void sum_over_replicas(const DeviceMesh& replicas, const std::vector<CutTensor>& tensors, const std::string& unit) {
+  if (replicas.size() == 1) {
+    return;
+  }
+  std::vector<at::Tensor> flat;
+  for (const CutTensor& tensor : tensors) {
+    flat.push_back(tensor.shard.view({-1}));
+  }
+  const at::Tensor all = at::cat(flat);
+  all_reduce(replicas, all, ReduceOp::kSum, unit);
+  std::int64_t offset = 0;
+  for (at::Tensor& shard : flat) {
+    shard.copy_(all.narrow(0, offset, shard.numel()));
+    offset += shard.numel();
+  }
+}
+
+} // namespace
 
 FsdpParamGroup::FsdpParamGroup(std::string name,
                                std::vector<FsdpParam> parameters,
-                               DeviceMesh mesh,
-                               const FullyShardOptions& options)
-    : name_(std::move(name)), parameters_(std::move(parameters)), mesh_(std::move(mesh)) {
+                               const DeviceMesh& mesh,
+                               const FullyShardOptions& options,
+                               const std::optional<DeviceMesh>& neighbours)
+    : name_(std::move(name)),
+      parameters_(std::move(parameters)),
+      mesh_(mesh.axis("dp_shard")),
+      replicas_(mesh.axis("dp_replicate")),
+      mp_policy_(options.mp_policy),
+      activation_checkpointing_(options.activation_checkpointing),
+      keeps_after_forward_(options.reshard_after_forward == ReshardAfterForward(false)) {
   at::ScalarType stored = parameters_.empty() ? at::ScalarType::Float : parameters_.front().shard().scalar_type();
   for (const FsdpParam& parameter : parameters_) { // what is gathered in one buffer may not be rounded there
     stored = c10::promoteTypes(stored, parameter.shard().scalar_type());
   }
   compute_dtype_ = options.mp_policy.param_dtype.value_or(stored);
   reduce_dtype_ = options.mp_policy.reduce_dtype.value_or(compute_dtype_);
-  divide_factor_ = options.gradient_divide_factor.value_or(static_cast<double>(mesh_.size()));
+  divide_factor_ = options.gradient_divide_factor.value_or(static_cast<double>(mesh.size()));
+  if (neighbours) {
+    post_forward_shards_.emplace(*neighbours, compute_dtype_);
+  }
+}
+
+bool FsdpParamGroup::trainable() const {
+  return std::ranges::any_of(parameters_, &FsdpParam::trainable);
+}
+
+void FsdpParamGroup::pre_forward() {
+  if (post_forward_shards_) {
+    post_forward_shards_->drop(); // an optimizer may have stepped since
+  }
+  unshard();
+}
+
+void FsdpParamGroup::post_forward(bool has_backward) {
+  if (has_backward && keeps_after_forward_) {
+    return;
+  }
+  if (has_backward && post_forward_shards_ && unsharded_) {
+    const at::NoGradGuard no_grad;
+    post_forward_shards_->keep(parameters_);
+    release();
+  } else {
+    reshard();
+  }
 }
 
 void FsdpParamGroup::unshard() {
@@ -30,7 +87,14 @@ void FsdpParamGroup::unshard() {
     parameter.require_own_storage();
   }
   const at::NoGradGuard no_grad;
-  gather();
+  if (post_forward_shards_ && post_forward_shards_->held()) {
+    for (FsdpParam& parameter : parameters_) {
+      parameter.allocate_whole();
+    }
+    post_forward_shards_->gather_into(parameters_);
+  } else {
+    gather();
+  }
   for (FsdpParam& parameter : parameters_) {
     parameter.use_whole();
   }
@@ -49,6 +113,16 @@ void FsdpParamGroup::gather() {
 }
 
 void FsdpParamGroup::reshard() {
+  if (post_forward_shards_) {
+    post_forward_shards_->drop();
+  }
+  release();
+  if (std::exchange(gradients_are_stashed_, false)) {
+    put_back_gradients();
+  }
+}
+
+void FsdpParamGroup::release() {
   if (!unsharded_) {
     return;
   }
@@ -64,6 +138,7 @@ void FsdpParamGroup::pre_backward() {
     parameter.stash_sharded_gradient();
   }
   in_backward_ = true;
+  gradients_are_stashed_ = false; // post_backward() puts them back
 }
 
 void FsdpParamGroup::post_backward() {
@@ -72,11 +147,57 @@ void FsdpParamGroup::post_backward() {
   }
   const at::NoGradGuard no_grad;
   in_backward_ = false;
-  mesh_.size() == 1 ? finish_alone() : reduce();
+  if (!gradient_sync_) {
+    keep_gradients();
+  } else if (!trainable()) {
+    reshard();
+    put_back_gradients();
+  } else {
+    mesh_.size() * replicas_.size() == 1 ? finish_alone() : reduce();
+  }
+}
+
+void FsdpParamGroup::end_of_pass() {
+  if (!in_backward_ && gradient_sync_ && has_unreduced_gradients()) {
+    for (FsdpParam& parameter : parameters_) {
+      parameter.stash_sharded_gradient();
+    }
+    in_backward_ = true;
+    gradients_are_stashed_ = false;
+  }
+  post_backward();
+}
+
+void FsdpParamGroup::set_gradient_sync(bool sync, bool keep_whole) {
+  gradient_sync_ = sync;
+  keeps_after_backward_ = !sync && keep_whole && keeps_after_forward_;
+}
+
+bool FsdpParamGroup::has_unreduced_gradients() const {
+  return std::ranges::any_of(parameters_, &FsdpParam::has_kept_gradient);
+}
+
+void FsdpParamGroup::keep_gradients() {
+  for (FsdpParam& parameter : parameters_) {
+    parameter.keep_whole_gradient(reduce_dtype_);
+  }
+  holds_passes_ = true;
+  gradients_are_stashed_ = true;
+  if (!keeps_after_backward_) {
+    reshard();
+  }
+}
+
+void FsdpParamGroup::put_back_gradients() {
+  for (FsdpParam& parameter : parameters_) {
+    parameter.put_sharded_gradient({});
+  }
 }
 
 void FsdpParamGroup::abandon_backward() {
   in_backward_ = false;
+  gradients_are_stashed_ = false;
+  holds_passes_ = false;
   for (FsdpParam& parameter : parameters_) {
     parameter.drop_gradients();
   }
@@ -111,16 +232,24 @@ at::ScalarType FsdpParamGroup::sent_dtype() const {
 /// Each gradient, and one more tensor of flags that say whether this rank had one, so that "nobody had one" survives
 /// the sum.
 void FsdpParamGroup::reduce() {
-  const auto count = static_cast<std::int64_t>(parameters_.size());
-  const at::TensorOptions sent = at::TensorOptions().dtype(sent_dtype());
+  std::vector<FsdpParam*> trainable;
+  for (FsdpParam& parameter : parameters_) {
+    if (parameter.trainable()) {
+      trainable.push_back(&parameter);
+    }
+  }
+  const auto count = static_cast<std::int64_t>(trainable.size());
+  // gradients of several passes were added up in the reduce dtype, and are not rounded now
+  const at::ScalarType dtype = std::exchange(holds_passes_, false) ? reduce_dtype_ : sent_dtype();
+  const at::TensorOptions sent = at::TensorOptions().dtype(dtype);
   at::Tensor flags = at::zeros({count}, sent);
   std::vector<CutTensor> tensors;
   for (std::int64_t index = 0; index < count; ++index) {
-    FsdpParam& parameter = parameters_[static_cast<std::size_t>(index)];
+    FsdpParam& parameter = *trainable[static_cast<std::size_t>(index)];
     at::Tensor gradient = parameter.take_whole_gradient();
     if (gradient.defined()) {
       flags.narrow(0, index, 1).fill_(1);
-      gradient = gradient.to(sent_dtype()).contiguous();
+      gradient = gradient.to(dtype).contiguous();
     } else {
       gradient = at::zeros(parameter.spec().shape, sent);
     }
@@ -130,15 +259,21 @@ void FsdpParamGroup::reduce() {
   tensors.push_back({.shard = at::empty({count}, sent.dtype(reduce_dtype_)),
                      .parts = std::vector<at::Tensor>(static_cast<std::size_t>(mesh_.size()), flags)});
   reduce_scatter_parts(mesh_, tensors, name_);
+  sum_over_replicas(replicas_, tensors, name_);
   const at::Tensor had_gradient = tensors.back().shard;
   for (std::int64_t index = 0; index < count; ++index) {
-    FsdpParam& parameter = parameters_[static_cast<std::size_t>(index)];
+    FsdpParam& parameter = *trainable[static_cast<std::size_t>(index)];
     at::Tensor shard = std::exchange(tensors[static_cast<std::size_t>(index)].shard, at::Tensor());
     if (divide_factor_ != 1.0) {
       shard.div_(divide_factor_);
     }
     const bool any = had_gradient[index].item<double>() > 0;
     parameter.put_sharded_gradient(any ? shard.to(parameter.shard().scalar_type()) : at::Tensor());
+  }
+  for (FsdpParam& parameter : parameters_) {
+    if (!parameter.trainable()) {
+      parameter.put_sharded_gradient({});
+    }
   }
 }
 

@@ -9,11 +9,13 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "tieshard/runtime/fsdp/fsdp_param.h"
 #include "tieshard/runtime/fsdp/policy.h"
+#include "tieshard/runtime/fsdp/post_forward_shards.h"
 #include "tieshard/runtime/mesh/device_mesh.h"
 
 namespace tieshard {
@@ -22,10 +24,14 @@ class FsdpParamGroup {
  public:
   /// @param name        fqn of the unit; "" for the root
   /// @param parameters  in registration order
+  /// @param mesh        gradients are summed over all of its axes, parameters gathered from dp_shard
+  /// @param options     those of this unit: per_unit has been looked up
+  /// @param neighbours  the ranks of an integer reshard_after_forward; nothing otherwise
   FsdpParamGroup(std::string name,
                  std::vector<FsdpParam> parameters,
-                 DeviceMesh mesh,
-                 const FullyShardOptions& options);
+                 const DeviceMesh& mesh,
+                 const FullyShardOptions& options,
+                 const std::optional<DeviceMesh>& neighbours = {});
 
   const std::string& name() const noexcept {
     return name_;
@@ -39,8 +45,23 @@ class FsdpParamGroup {
   bool unsharded() const noexcept {
     return unsharded_;
   }
+  const MixedPrecisionPolicy& mp_policy() const noexcept {
+    return mp_policy_;
+  }
+  bool activation_checkpointing() const noexcept {
+    return activation_checkpointing_;
+  }
+  /// Whether any parameter requires a gradient.
+  bool trainable() const;
 
-  /// Makes the parameters whole. A collective unless they are. Every rank must call it.
+  /// Before the unit's forward: as unshard(), from all ranks.
+  void pre_forward();
+
+  /// After it. `has_backward` false: reshards; true: what reshard_after_forward says.
+  void post_forward(bool has_backward);
+
+  /// Makes the parameters whole. A collective unless they are; among the neighbours while an integer
+  /// reshard_after_forward keeps parts. Every rank must call it.
   /// @throws UsageError wrong-state, before anything is changed, when a parameter was given other storage
   void unshard();
 
@@ -50,12 +71,25 @@ class FsdpParamGroup {
   /// Before the unit's backward: whole parameters, and a clean place for their gradients.
   void pre_backward();
 
-  /// After it: the gradients are summed over the ranks, divided, and this rank's part is added to what the parameter
+  /// After it: the gradients are summed over the ranks (reduce_scatter over those that share a copy, all_reduce over
+  /// the copies), divided, and this rank's part is added to what the parameter
   /// had; then reshards. A collective; every rank must call it. Does nothing without a pre_backward before.
+  /// Without gradient sync the whole gradients are kept instead, and there is no communication. Frozen parameters have
+  /// no part in it; when all are, there is no communication either.
   ///
   /// A parameter that got a gradient on no rank keeps what it had (mostly none); on some ranks: the others count as
   /// zero.
   void post_backward();
+
+  /// At the end of a backward pass: post_backward(), also for gradients that were kept of earlier passes and that this
+  /// one did not reach.
+  void end_of_pass();
+
+  /// Whether post_backward() reduces. @param keep_whole  without: leave the parameters whole after it
+  void set_gradient_sync(bool sync, bool keep_whole);
+
+  /// True when whole gradients are kept that no backward pass has reduced yet.
+  bool has_unreduced_gradients() const;
 
   /// After a backward pass that an exception ended: shards again, without gradients. That the pass may have come
   /// further in this unit than in another makes no difference, nor that there were gradients before it (the caller may
@@ -64,16 +98,28 @@ class FsdpParamGroup {
 
  private:
   void gather();
+  void release();
   void reduce();
   void finish_alone();
   at::ScalarType sent_dtype() const;
+  void keep_gradients();
+  void put_back_gradients();
 
   std::string name_;
   std::vector<FsdpParam> parameters_;
-  DeviceMesh mesh_;
+  DeviceMesh mesh_;     ///< the ranks that share one copy
+  DeviceMesh replicas_; ///< those that hold the same shards
   at::ScalarType compute_dtype_ = at::ScalarType::Float;
   at::ScalarType reduce_dtype_ = at::ScalarType::Float;
   double divide_factor_ = 1.0;
+  MixedPrecisionPolicy mp_policy_;
+  bool activation_checkpointing_ = false;
+  bool keeps_after_forward_ = false;
+  std::optional<PostForwardShards> post_forward_shards_;
+  bool gradient_sync_ = true;
+  bool holds_passes_ = false;          ///< a pass without gradient sync was not reduced yet
+  bool keeps_after_backward_ = false;  ///< only without gradient sync
+  bool gradients_are_stashed_ = false; ///< while whole between two backward passes
   bool unsharded_ = false;
   bool in_backward_ = false;
 };

@@ -24,6 +24,7 @@
 #include "tieshard/core/base/error.h"
 #include "tieshard/core/plan/shard_plan.h"
 #include "tieshard/runtime/fsdp/fsdp_param_group.h"
+#include "tieshard/runtime/fsdp/unit_order.h"
 #include "tieshard/runtime/mesh/device_mesh.h"
 #include "tieshard/runtime/models/causal_lm.h"
 #include "tieshard/runtime/models/unit_runner.h"
@@ -34,7 +35,7 @@ class FsdpState : public UnitRunner, public std::enable_shared_from_this<FsdpSta
  public:
   /// Use fully_shard(). @param groups  of `units`, in the same order: the root's first
   FsdpState(torch::nn::Module& root,
-            DeviceMesh mesh,
+            const DeviceMesh& mesh,
             ShardPlan plan,
             const std::vector<UnitModule>& units,
             std::vector<std::unique_ptr<FsdpParamGroup>> groups,
@@ -59,8 +60,26 @@ class FsdpState : public UnitRunner, public std::enable_shared_from_this<FsdpSta
   /// A collective; every rank must call it.
   void unshard();
 
+  /// Gradient accumulation without communication: while false, backward passes keep the whole gradients on this rank,
+  /// in the reduce dtype, and add up; the first pass with true reduces them with its own. What is kept is no `.grad`
+  /// yet: zero_grad() does not see it, and a guarded optimizer refuses to step. Every rank must call it alike.
+  void set_requires_gradient_sync(bool sync);
+
+  /// False says that another backward follows this one before anything is stepped: units that the pass did not use
+  /// stay as they are at its end, and, without gradient sync, those that reshard_after_forward keeps whole (the root)
+  /// stay whole, which spares a gather. Set true before the last one. Every rank must call it alike.
+  void set_is_last_backward(bool last);
+
+  /// @throws UsageError wrong-state when gradients are kept that no backward pass with gradient sync has reduced
+  void require_reduced_gradients() const;
+
+  /// The ranks that share one copy of the model (axis dp_shard): those that the plan is for.
   const DeviceMesh& mesh() const noexcept {
     return mesh_;
+  }
+  /// All ranks: the same, or the grid of HSDP.
+  const DeviceMesh& world() const noexcept {
+    return world_;
   }
   const ShardPlan& plan() const noexcept {
     return plan_;
@@ -93,12 +112,17 @@ class FsdpState : public UnitRunner, public std::enable_shared_from_this<FsdpSta
   bool is_root(const FsdpParamGroup& group) const {
     return &group == groups_.front().get();
   }
-  void require_all_ran();
+  void enter_forward(FsdpParamGroup& group);
+  void leave_root_forward();
+  void require_all_ran() const;
+  void update_gradient_sync();
+  std::shared_ptr<void> hold_recomputing();
   void pre_backward(FsdpParamGroup& group);
   void finish_backward();
   void abandon_broken_backward();
 
   torch::nn::Module& root_;
+  DeviceMesh world_;
   DeviceMesh mesh_;
   ShardPlan plan_;
   std::vector<std::unique_ptr<FsdpParamGroup>> groups_;
@@ -107,6 +131,10 @@ class FsdpState : public UnitRunner, public std::enable_shared_from_this<FsdpSta
   std::vector<Diagnostic> findings_;
   bool root_is_unit_ = false;                     ///< every parameter of the module belongs to some unit
   std::unordered_set<const FsdpParamGroup*> ran_; ///< in the root's forward that runs now
+  UnitOrder order_;
+  int recomputing_ = 0; ///< units whose forward a backward pass is running again
+  bool gradient_sync_ = true;
+  bool last_backward_ = true;
   int backward_pass_ = kNoPass; ///< autograd's number of the pass whose end finish_backward() waits for
 };
 

@@ -1,6 +1,7 @@
 #include "tieshard/runtime/fsdp/fully_shard.h"
 
 #include <algorithm>
+#include <map>
 #include <optional>
 #include <string>
 #include <unordered_map>
@@ -79,6 +80,38 @@ std::unordered_set<std::string> ignored_names(const torch::nn::Module& module,
   return names;
 }
 
+/// What holds for one unit.
+FullyShardOptions options_of(const std::string& unit, bool is_root, FullyShardOptions options) {
+  const auto special = options.per_unit.find(unit);
+  if (special != options.per_unit.end() && special->second.mp_policy) {
+    options.mp_policy = *special->second.mp_policy;
+  } else if (!is_root) {
+    options.mp_policy.output_dtype.reset();
+  }
+  if (special != options.per_unit.end() && special->second.reshard_after_forward) {
+    options.reshard_after_forward = *special->second.reshard_after_forward;
+  }
+  if (special != options.per_unit.end() && special->second.activation_checkpointing) {
+    options.activation_checkpointing = *special->second.activation_checkpointing;
+  }
+  if (is_root) {
+    options.reshard_after_forward = false;
+    options.activation_checkpointing = false;
+  }
+  return options;
+}
+
+void require_units(const std::vector<UnitModule>& units, const FullyShardOptions& options) {
+  for (const auto& [name, special] : options.per_unit) {
+    if (std::ranges::find(units, name, &UnitModule::name) == units.end()) {
+      throw UsageError({.code = Code::kUnknownUnit,
+                        .what = "a unit is asked for that the module does not have",
+                        .where = concat("per_unit, \"", name, "\""),
+                        .fix = "write the name of one of the units (FsdpState::groups() lists them)"});
+    }
+  }
+}
+
 /// The parameters of each unit, and those of none.
 struct Shared {
   std::vector<std::vector<FsdpParam>> owned;
@@ -111,12 +144,45 @@ Shared share_out(const torch::nn::Module& module,
                         .where = spec.fqn,
                         .fix = "build the plan from parameter_table(module)"});
     }
-    const at::ScalarType compute = options.mp_policy.param_dtype.value_or(found->second.scalar_type());
-    shared.owned[*unit].emplace_back(plan, spec, found->second, mesh.rank(), compute);
+    const FullyShardOptions here = options_of(units[*unit].name, *unit == 0, options);
+    const at::ScalarType compute = here.mp_policy.param_dtype.value_or(found->second.scalar_type());
+    shared.owned[*unit].emplace_back(
+        plan, spec, found->second, mesh.axis("dp_shard").rank(), compute, here.offload_policy);
     mark_sharded(found->second);
   }
   return shared;
 }
+
+/// The connections that integer values of reshard_after_forward need, each made once.
+class NeighbourMeshes {
+ public:
+  explicit NeighbourMeshes(const DeviceMesh& mesh) : mesh_(mesh.axis("dp_shard")) {}
+
+  /// Turns an integer that means true or false into that. @returns the neighbours for any other integer
+  std::optional<DeviceMesh> resolve(ReshardAfterForward& asked) {
+    if (std::holds_alternative<bool>(asked)) {
+      return std::nullopt;
+    }
+    const std::int64_t count = std::get<std::int64_t>(asked);
+    if (count < 1 || mesh_.size() % count != 0) {
+      throw UsageError({.code = Code::kBadRankCount,
+                        .what = "reshard_after_forward is asked for a number that does not divide the ranks",
+                        .where = mesh_.where(),
+                        .why = concat("expected a divisor of ", mesh_.size(), ", got ", count),
+                        .fix = "give the number of ranks on one host, or true, or false"});
+    }
+    if (count == 1 || count == mesh_.size()) {
+      asked = count != 1;
+      return std::nullopt;
+    }
+    const auto found = made_.find(count);
+    return found != made_.end() ? found->second : made_.emplace(count, mesh_.split(count)).first->second;
+  }
+
+ private:
+  DeviceMesh mesh_;
+  std::map<std::int64_t, DeviceMesh> made_;
+};
 
 std::vector<Diagnostic> findings_of(const Shared& shared) {
   std::vector<Diagnostic> findings;
@@ -187,8 +253,10 @@ std::shared_ptr<FsdpState> fully_shard(torch::nn::Module& module,
   std::vector<UnitModule> root_first = units;
   std::ranges::stable_partition(root_first, [&](const UnitModule& unit) { return unit.module == &module; });
   const ParameterTable table = parameter_table(module);
-  const ShardPlan plan = ShardPlan::build(
-      table, TieRegistry::of(table), mesh.size(), {.policy = options.shard_dim, .dims = options.shard_dims});
+  const ShardPlan plan = ShardPlan::build(table,
+                                          TieRegistry::of(table),
+                                          mesh.axis("dp_shard").size(),
+                                          {.policy = options.shard_dim, .dims = options.shard_dims});
   std::shared_ptr<FsdpState> state = fully_shard(module, root_first, plan, mesh, options);
   if (auto* model = dynamic_cast<CausalLm*>(&module)) {
     model->set_unit_runner(state);
@@ -202,18 +270,23 @@ std::shared_ptr<FsdpState> fully_shard(torch::nn::Module& module,
                                        const DeviceMesh& mesh,
                                        const FullyShardOptions& options) {
   require_new(units);
-  if (plan.ranks() != mesh.size()) {
+  if (const std::int64_t ranks = mesh.axis("dp_shard").size(); plan.ranks() != ranks) {
     throw UsageError({.code = Code::kBadRankCount,
                       .what = "the plan is for another number of ranks than the mesh has",
                       .where = mesh.where(),
-                      .why = concat("expected ", mesh.size(), ", got ", plan.ranks()),
-                      .fix = "build the plan with ShardPlan::build(table, ties, mesh.size())"});
+                      .why = concat("expected ", ranks, ", got ", plan.ranks()),
+                      .fix = "build the plan with ShardPlan::build(table, ties, mesh.axis(\"dp_shard\").size())"});
   }
   validate_shared_object(module, plan.ties());
+  require_units(units, options);
+  NeighbourMeshes neighbours(mesh);
   Shared shared = share_out(module, units, plan, mesh, options);
   std::vector<std::unique_ptr<FsdpParamGroup>> groups;
   for (std::size_t unit = 0; unit < units.size(); ++unit) {
-    groups.push_back(std::make_unique<FsdpParamGroup>(units[unit].name, std::move(shared.owned[unit]), mesh, options));
+    FullyShardOptions here = options_of(units[unit].name, unit == 0, options);
+    const std::optional<DeviceMesh> near = neighbours.resolve(here.reshard_after_forward);
+    groups.push_back(
+        std::make_unique<FsdpParamGroup>(units[unit].name, std::move(shared.owned[unit]), mesh, here, near));
   }
   validate_shared_object(module, plan.ties());
   return std::make_shared<FsdpState>(module, mesh, plan, units, std::move(groups), options, findings_of(shared));

@@ -7,9 +7,11 @@
 
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <optional>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -25,20 +27,53 @@ namespace tieshard {
 struct MixedPrecisionPolicy {
   std::optional<at::ScalarType> param_dtype{};  ///< of the unsharded parameters and of the computation
   std::optional<at::ScalarType> reduce_dtype{}; ///< of the gradient reduction; param_dtype when not set
-  std::optional<at::ScalarType> output_dtype{}; ///< of the root's output
-  bool cast_forward_inputs = true;              ///< floating point inputs of a unit become param_dtype
+  /// Of the floating point outputs: the root's; of another unit's where FullyShardOptions::per_unit gives it a policy.
+  std::optional<at::ScalarType> output_dtype{};
+  bool cast_forward_inputs = true; ///< floating point inputs of a unit become param_dtype
+};
+
+/// What happens to a unit's whole parameters between its forward and its backward. true: freed, and gathered again from
+/// all ranks. false: kept. N, which must divide the number of ranks: freed but for this rank's Nth, and gathered from N
+/// neighbouring ranks (those of one host, mostly); 1 is false and the number of ranks is true.
+using ReshardAfterForward = std::variant<bool, std::int64_t>;
+
+/// Where shards, their gradients and the optimizer's state lie while their unit does not run.
+struct OffloadPolicy {
+  /// In host memory, whatever device the unit computes on. On a CPU they are there already: nothing is copied.
+  bool to_host = false;
+};
+
+/// What is different for one unit; nothing set means: as for all.
+struct UnitOptions {
+  std::optional<MixedPrecisionPolicy> mp_policy{};
+  std::optional<ReshardAfterForward> reshard_after_forward{};
+  std::optional<bool> activation_checkpointing{};
 };
 
 struct FullyShardOptions {
   MixedPrecisionPolicy mp_policy{};
 
-  /// Free a unit's whole parameters after its forward and gather them again for its backward. The root unit always
-  /// keeps them, since its backward comes first.
-  bool reshard_after_forward = true;
+  /// Of each unit but the root, which always keeps its whole parameters, since its backward comes first.
+  ReshardAfterForward reshard_after_forward = true;
 
   /// Gradients are divided by this after the sum over ranks; the number of ranks when not set (the mean, as FSDP2
   /// does). A trainer whose loss is already divided by the global number of targets sets 1.
   std::optional<double> gradient_divide_factor{};
+
+  /// By the unit's name, "" for the root.
+  std::map<std::string, UnitOptions> per_unit{};
+
+  OffloadPolicy offload_policy{};
+
+  /// Of each unit but the root: keep only its inputs, and compute it again in the backward pass. The unit is gathered
+  /// once for both. What its forward captures by reference has to live until then, and it must compute the same again;
+  /// random numbers are those of the first time.
+  bool activation_checkpointing = false;
+
+  /// How many of the units that come next are gathered when one begins: in a forward in the order of the last one, in a
+  /// backward in the opposite order. Collectives are synchronous, so that this moves gathers forward but hides none.
+  std::int64_t forward_prefetch = 0;
+  std::int64_t backward_prefetch = 0;
 
   /// The units inside the module, where fully_shard is not given them. Not set: the model's own units, if it is one of
   /// ours; else one unit, the whole module.

@@ -74,8 +74,10 @@ at::Tensor LlamaModelImpl::forward(const at::Tensor& ids_BT, UnitRunner& runner)
   at::Tensor x_BTH = embed_tokens->forward(ids_BT);
   const auto [cos_TD, sin_TD] = rotary_emb_->forward(ids_BT.size(1), x_BTH.scalar_type());
   for (LlamaDecoderLayer& layer : decoder_layers) {
-    x_BTH = runner.run(
-        *layer, x_BTH, [&, &cos = cos_TD, &sin = sin_TD](const at::Tensor& x) { return layer->forward(x, cos, sin); });
+    // By value: with activation checkpointing it runs again in the backward pass.
+    x_BTH = runner.run(*layer, x_BTH, [layer = layer.get(), cos = cos_TD, sin = sin_TD](const at::Tensor& x) {
+      return layer->forward(x, cos, sin);
+    });
   }
   return norm_->forward(x_BTH);
 }

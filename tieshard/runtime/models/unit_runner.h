@@ -24,7 +24,8 @@ class UnitRunner {
   virtual ~UnitRunner() = default;
 
   /// Runs `forward(input)` as the forward of `unit`. `input` must be the only tensor through which gradients leave the
-  /// unit towards what came before it; constants may be captured.
+  /// unit towards what came before it; constants may be captured. A runner may keep `forward` and call it again in the
+  /// backward pass: what it captures by reference has to live until then.
   virtual at::Tensor run(torch::nn::Module& unit, const at::Tensor& input, const Forward& forward) {
     (void)unit;
     return forward(input);

@@ -227,6 +227,7 @@ std::vector<at::Tensor> OptimizerGuard::trainable() const {
 
 void OptimizerGuard::reshard() const {
   state_->reshard();
+  state_->require_reduced_gradients();
 }
 
 } // namespace tieshard

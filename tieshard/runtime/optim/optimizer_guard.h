@@ -95,6 +95,7 @@ class OptimizerGuard {
   std::vector<at::Tensor> trainable() const;
 
   /// Every parameter becomes its shard again; what an optimizer may step. No communication.
+  /// @throws UsageError wrong-state when gradients were kept without gradient sync and not reduced since
   void reshard() const;
 
  private:

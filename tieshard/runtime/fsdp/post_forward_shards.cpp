@@ -1,0 +1,67 @@
+#include "tieshard/runtime/fsdp/post_forward_shards.h"
+
+#include <algorithm>
+#include <functional>
+#include <utility>
+
+#include <ATen/ATen.h>
+
+#include "tieshard/runtime/mesh/collectives.h"
+
+namespace tieshard {
+namespace {
+
+std::int64_t elements(const std::vector<FsdpParam>& parameters) {
+  std::int64_t total = 0;
+  for (const FsdpParam& parameter : parameters) {
+    total += parameter.whole() ? 0 : parameter.whole_tensor().numel();
+  }
+  return total;
+}
+
+/// Visits each run of elements that is both in a parameter and in [begin, begin + count) of the row of all: the run
+/// inside the parameter's whole tensor, and where in the window it lies.
+void visit(const std::vector<FsdpParam>& parameters,
+           std::int64_t begin,
+           std::int64_t count,
+           const std::function<void(const at::Tensor& run, std::int64_t offset)>& use) {
+  std::int64_t start = 0;
+  for (const FsdpParam& parameter : parameters) {
+    if (parameter.whole()) {
+      continue;
+    }
+    const std::int64_t size = parameter.whole_tensor().numel();
+    const std::int64_t from = std::max(start, begin);
+    const std::int64_t to = std::min(start + size, begin + count);
+    if (from < to) {
+      use(parameter.whole_tensor().view({-1}).narrow(0, from - start, to - from), from - begin);
+    }
+    start += size;
+  }
+}
+
+} // namespace
+
+PostForwardShards::PostForwardShards(DeviceMesh neighbours, at::ScalarType dtype)
+    : neighbours_(std::move(neighbours)), dtype_(dtype) {}
+
+void PostForwardShards::keep(const std::vector<FsdpParam>& parameters) {
+  const std::int64_t size = (elements(parameters) + neighbours_.size() - 1) / neighbours_.size();
+  if (size == 0) {
+    return;
+  }
+  part_ = at::zeros({size}, parameters.front().whole_tensor().options().dtype(dtype_).requires_grad(false));
+  visit(parameters, neighbours_.rank() * size, size, [&](const at::Tensor& run, std::int64_t offset) {
+    part_.narrow(0, offset, run.numel()).copy_(run);
+  });
+}
+
+void PostForwardShards::gather_into(std::vector<FsdpParam>& parameters) const {
+  const at::Tensor all = at::empty({part_.numel() * neighbours_.size()}, part_.options());
+  all_gather_into_tensor(neighbours_, all, part_);
+  visit(parameters, 0, all.numel(), [&](at::Tensor run, std::int64_t offset) {
+    run.copy_(all.narrow(0, offset, run.numel()));
+  });
+}
+
+} // namespace tieshard
