@@ -1,7 +1,7 @@
 // tieshard/runtime/models/lean_functions.h
 //
-// Functions of a decoder layer whose backward keeps their inputs only, and computes the rest again: what torch's graph of
-// single operations keeps for them is a fifth of a layer's activations.
+// Functions of a decoder layer whose backward keeps their inputs only, and computes the rest again: what torch's graph
+// of single operations keeps for them is a fifth of a layer's activations.
 //
 // Flow:   models/layers.h, models/llama.h -> [this] -> ATen
 // Source: Zhang and Sennrich, "Root Mean Square Layer Normalization"; Shazeer, "GLU Variants Improve Transformer".
