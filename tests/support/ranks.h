@@ -97,4 +97,17 @@ inline void on_ranks(int count,
   }
 }
 
+/// Runs `body` on replicas x shards ranks.
+inline void on_grid(MeshGrid grid, const std::function<void(const DeviceMesh&)>& body) {
+  const int port = loopback_port();
+  on_ranks(static_cast<int>(grid.replicas * grid.shards), [&](const DeviceMesh& ranks) {
+    RankEnvironment environment;
+    environment.rank = ranks.rank();
+    environment.world_size = ranks.size();
+    environment.master_port = port;
+    environment.launcher = Launcher::kTorchrun;
+    body(DeviceMesh::connect(environment, std::chrono::seconds(60), grid));
+  });
+}
+
 } // namespace tieshard::testing

@@ -119,6 +119,29 @@ TEST(Prefetch, MovesGathersForwardAndAddsNone) {
   });
 }
 
+TEST(Prefetch, OverGlooGivesTheSameBitsAsWithout) {
+  on_ranks(
+      3,
+      [](const DeviceMesh& mesh) {
+        SmallNet plain_net;
+        SmallNet net;
+        const auto plain = shard_small_net(plain_net, mesh);
+        const auto state = shard_small_net(net, mesh, {.forward_prefetch = 2, .backward_prefetch = 2});
+        for (int step = 0; step < 3; ++step) {
+          loss_of(plain_net, *plain, mesh.rank()).backward();
+          loss_of(net, *state, mesh.rank()).backward();
+          for (std::size_t index = 0; index < state->managed().size(); ++index) {
+            const at::Tensor& expected = plain->managed()[index]->parameter().grad();
+            const at::Tensor& found = state->managed()[index]->parameter().grad();
+            ASSERT_EQ(found.defined(), expected.defined());
+            EXPECT_TRUE(!found.defined() || at::equal(found, expected)) << state->managed()[index]->fqn();
+          }
+        }
+        expect_resharded(*state);
+      },
+      BackendChoice::kGloo);
+}
+
 TEST(Prefetch, OfAUnitThatThenDoesNotRunIsFreedAtTheEndOfTheForward) {
   on_ranks(2, [](const DeviceMesh& mesh) {
     SmallNet net;

@@ -20,19 +20,6 @@ namespace {
 
 constexpr int kSteps = 10;
 
-/// Runs `body` on replicas x shards ranks.
-void on_grid(MeshGrid grid, const std::function<void(const DeviceMesh&)>& body) {
-  const int port = loopback_port();
-  on_ranks(static_cast<int>(grid.replicas * grid.shards), [&](const DeviceMesh& ranks) {
-    RankEnvironment environment;
-    environment.rank = ranks.rank();
-    environment.world_size = ranks.size();
-    environment.master_port = port;
-    environment.launcher = Launcher::kTorchrun;
-    body(DeviceMesh::connect(environment, std::chrono::seconds(60), grid));
-  });
-}
-
 at::Tensor loss_of(SmallNet& net, UnitRunner& runner, std::int64_t rank) {
   return net.forward(small_input(rank), runner).square().sum();
 }

@@ -7,6 +7,7 @@
 #include <ATen/ATen.h>
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include "tieshard/core/base/error.h"
 
@@ -109,6 +110,28 @@ TEST_P(PartCollectives, OfNothingAreNoCollective) {
 std::string title(const ::testing::TestParamInfo<PartCollectives::ParamType>& info) {
   const auto [ranks, backend] = info.param;
   return concat(ranks, ranks == 1 ? "rank" : "ranks", backend == BackendChoice::kShm ? "_shm" : "_gloo");
+}
+
+TEST(StartedGather, GoesOnOverGlooWhileItsRankDoesOtherThings) {
+  int pipe[2];
+  ASSERT_EQ(::pipe(pipe), 0);
+  on_ranks(
+      2,
+      [&](const DeviceMesh& mesh) {
+        const at::Tensor whole = at::zeros({8});
+        const CutTensor tensor{.shard = at::full({4}, mesh.rank() + 1.0), .parts = parts_of(whole, 0, 2)};
+        char go = 'g';
+        if (mesh.rank() == 1) { // takes part only when rank 0 has come back from its start
+          ASSERT_EQ(::read(pipe[0], &go, 1), 1);
+        }
+        const auto wait = start_all_gather_parts(mesh, {tensor}, "unit");
+        if (mesh.rank() == 0) {
+          ASSERT_EQ(::write(pipe[1], &go, 1), 1);
+        }
+        wait();
+        EXPECT_TRUE(at::equal(whole, at::tensor({1.F, 1.F, 1.F, 1.F, 2.F, 2.F, 2.F, 2.F})));
+      },
+      BackendChoice::kGloo);
 }
 
 INSTANTIATE_TEST_SUITE_P(Ranks,

@@ -123,6 +123,26 @@ TEST_P(ClipGradNorm, RefusesWhatIsNotFiniteOnEveryRankAndScalesNothing) {
   });
 }
 
+TEST(ClipGradNormOfHsdp, CountsEachShardOnceAndScalesAsTorchDoes) {
+  for (const MeshGrid grid : {MeshGrid{2, 2}, MeshGrid{2, 1}}) {
+    on_grid(grid, [](const DeviceMesh& mesh) {
+      SmallNet plain_net;
+      UnitRunner plain;
+      for (std::int64_t rank = 0; rank < mesh.size(); ++rank) {
+        (plain_net.forward(small_input(rank), plain).square().sum() / static_cast<double>(mesh.size())).backward();
+      }
+      std::vector<at::Tensor> with_gradient = tensors_of(plain_net);
+      std::erase_if(with_gradient, [](const at::Tensor& tensor) { return !tensor.grad().defined(); });
+      const double expected = torch::nn::utils::clip_grad_norm_(with_gradient, 0.01);
+      SmallNet net;
+      const auto state = fully_shard(net, net.units(), mesh);
+      net.forward(small_input(mesh.rank()), *state).square().sum().backward();
+      EXPECT_NEAR(clip_grad_norm(*state, 0.01), expected, 1e-5 * expected);
+      expect_gradient_shards(*state, gradients_of(plain_net), 1e-7);
+    });
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Ranks, ClipGradNorm, ::testing::Values(1, 2, 3), [](const auto& info) {
   return concat(info.param, info.param == 1 ? "rank" : "ranks");
 });

@@ -178,6 +178,26 @@ TEST_P(Guard, AdoptsAnOptimizerThatHasSteppedOnShardsOnlyAndRefusesOneWithWholeS
   });
 }
 
+TEST_P(Guard, RefusesToStepWhileGradientsAreKeptThatWereNotReduced) {
+  on_ranks(GetParam(), [](const DeviceMesh& mesh) {
+    SmallNet net;
+    const auto state = shard_small_net(net, mesh);
+    OptimizerGuard guard(state);
+    auto optimizer = guard.build<torch::optim::SGD>(torch::optim::SGDOptions(0.1));
+    const Wholes before = values_of(net);
+    state->set_requires_gradient_sync(false);
+    net.forward(small_input(mesh.rank()), *state).square().sum().backward();
+    expect_refusal([&] { optimizer.step(); }, Code::kWrongState, {"set_requires_gradient_sync"});
+    for (const auto& [name, value] : values_of(net)) {
+      EXPECT_TRUE(at::equal(value, before.at(name))) << name;
+    }
+    state->set_requires_gradient_sync(true);
+    net.forward(small_input(mesh.rank()), *state).square().sum().backward();
+    optimizer.step();
+    EXPECT_FALSE(at::equal(net.last->weight, before.at("last.weight")));
+  });
+}
+
 INSTANTIATE_TEST_SUITE_P(Ranks, Guard, ::testing::Values(1, 2), [](const auto& info) {
   return concat(info.param, info.param == 1 ? "rank" : "ranks");
 });

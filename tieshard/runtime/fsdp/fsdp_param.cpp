@@ -4,9 +4,9 @@
 #include <utility>
 
 #include <ATen/ATen.h>
-#include <ATen/native/Resize.h>
 
 #include "tieshard/core/base/error.h"
+#include "tieshard/runtime/tensors/storage_bytes.h"
 
 namespace tieshard {
 namespace {
@@ -19,10 +19,6 @@ namespace {
        .why = concat(
            "expected ", to_string(spec.shape), " or ", to_string(local), ", got ", to_string(parameter.sizes().vec())),
        .fix = "build the plan from this module and for this many ranks"});
-}
-
-void free_storage(const at::Tensor& tensor) {
-  at::native::resize_bytes_cpu(tensor.storage().unsafeGetStorageImpl(), 0);
 }
 
 } // namespace
@@ -105,8 +101,7 @@ void FsdpParam::require_own_storage() const {
 
 void FsdpParam::allocate_whole() {
   if (!whole_) {
-    const auto bytes = static_cast<std::size_t>(whole_tensor_.numel()) * whole_tensor_.element_size();
-    at::native::resize_bytes_cpu(whole_tensor_.storage().unsafeGetStorageImpl(), bytes);
+    allocate_storage(whole_tensor_);
   }
 }
 

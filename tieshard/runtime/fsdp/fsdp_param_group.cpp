@@ -5,6 +5,7 @@
 
 #include <ATen/ATen.h>
 
+#include "tieshard/core/base/error.h"
 #include "tieshard/runtime/mesh/collectives.h"
 #include "tieshard/runtime/mesh/part_collectives.h"
 
@@ -66,6 +67,13 @@ void FsdpParamGroup::pre_forward() {
   unshard();
 }
 
+void FsdpParamGroup::prefetch_forward() {
+  if (post_forward_shards_) {
+    post_forward_shards_->drop();
+  }
+  prefetch();
+}
+
 void FsdpParamGroup::post_forward(bool has_backward) {
   if (has_backward && keeps_after_forward_) {
     return;
@@ -79,12 +87,17 @@ void FsdpParamGroup::post_forward(bool has_backward) {
   }
 }
 
+void FsdpParamGroup::prefetch() {
+  if (post_forward_shards_ && post_forward_shards_->held()) {
+    unshard();
+  } else if (!unsharded_ && !gather_under_way_) {
+    start_gather();
+  }
+}
+
 void FsdpParamGroup::unshard() {
   if (unsharded_) {
     return;
-  }
-  for (const FsdpParam& parameter : parameters_) {
-    parameter.require_own_storage();
   }
   const at::NoGradGuard no_grad;
   if (post_forward_shards_ && post_forward_shards_->held()) {
@@ -93,7 +106,8 @@ void FsdpParamGroup::unshard() {
     }
     post_forward_shards_->gather_into(parameters_);
   } else {
-    gather();
+    prefetch();
+    std::exchange(gather_under_way_, nullptr)();
   }
   for (FsdpParam& parameter : parameters_) {
     parameter.use_whole();
@@ -101,7 +115,11 @@ void FsdpParamGroup::unshard() {
   unsharded_ = true;
 }
 
-void FsdpParamGroup::gather() {
+void FsdpParamGroup::start_gather() {
+  for (const FsdpParam& parameter : parameters_) {
+    parameter.require_own_storage();
+  }
+  const at::NoGradGuard no_grad;
   std::vector<CutTensor> tensors;
   for (FsdpParam& parameter : parameters_) {
     parameter.allocate_whole();
@@ -109,7 +127,7 @@ void FsdpParamGroup::gather() {
       tensors.push_back(parameter.gathered());
     }
   }
-  all_gather_parts(mesh_, tensors, name_);
+  gather_under_way_ = start_all_gather_parts(mesh_, tensors, name_);
 }
 
 void FsdpParamGroup::reshard() {
@@ -123,6 +141,14 @@ void FsdpParamGroup::reshard() {
 }
 
 void FsdpParamGroup::release() {
+  if (const auto wait = std::exchange(gather_under_way_, nullptr)) { // what was prefetched and is not needed
+    try {
+      wait();
+    } catch (const PeerError&) {
+      // Nobody asks for these bytes. The next collective meets the lost rank again, and says so where it matters.
+    }
+    unsharded_ = true;
+  }
   if (!unsharded_) {
     return;
   }

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -42,8 +43,9 @@ class FsdpParamGroup {
   std::vector<FsdpParam>& parameters() noexcept {
     return parameters_;
   }
+  /// Whole, or being gathered.
   bool unsharded() const noexcept {
-    return unsharded_;
+    return unsharded_ || gather_under_way_ != nullptr;
   }
   const MixedPrecisionPolicy& mp_policy() const noexcept {
     return mp_policy_;
@@ -56,6 +58,11 @@ class FsdpParamGroup {
 
   /// Before the unit's forward: as unshard(), from all ranks.
   void pre_forward();
+
+  /// Begins what pre_forward(), or unshard() before a backward, will wait for. Where the mesh's backend cannot gather
+  /// while the caller computes (shared memory), it is gathered when this returns.
+  void prefetch_forward();
+  void prefetch();
 
   /// After it. `has_backward` false: reshards; true: what reshard_after_forward says.
   void post_forward(bool has_backward);
@@ -97,7 +104,7 @@ class FsdpParamGroup {
   void abandon_backward();
 
  private:
-  void gather();
+  void start_gather();
   void release();
   void reduce();
   void finish_alone();
@@ -117,9 +124,10 @@ class FsdpParamGroup {
   bool keeps_after_forward_ = false;
   std::optional<PostForwardShards> post_forward_shards_;
   bool gradient_sync_ = true;
-  bool holds_passes_ = false;          ///< a pass without gradient sync was not reduced yet
-  bool keeps_after_backward_ = false;  ///< only without gradient sync
-  bool gradients_are_stashed_ = false; ///< while whole between two backward passes
+  bool holds_passes_ = false;              ///< a pass without gradient sync was not reduced yet
+  bool keeps_after_backward_ = false;      ///< only without gradient sync
+  bool gradients_are_stashed_ = false;     ///< while whole between two backward passes
+  std::function<void()> gather_under_way_; ///< waits for it; empty when there is none
   bool unsharded_ = false;
   bool in_backward_ = false;
 };

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <utility>
 
 #include <ATen/ATen.h>
@@ -12,6 +13,21 @@
 #include "tieshard/runtime/fsdp/post_backward_node.h"
 
 namespace tieshard {
+namespace {
+
+std::vector<at::Tensor> cast(const std::vector<at::Tensor>& tensors, at::ScalarType dtype) {
+  std::vector<at::Tensor> cast_tensors;
+  for (const at::Tensor& tensor : tensors) {
+    cast_tensors.push_back(tensor.defined() && tensor.is_floating_point() ? tensor.to(dtype) : tensor);
+  }
+  return cast_tensors;
+}
+
+std::vector<at::Tensor> cast_inputs(const MixedPrecisionPolicy& policy, const std::vector<at::Tensor>& inputs) {
+  return policy.param_dtype && policy.cast_forward_inputs ? cast(inputs, *policy.param_dtype) : inputs;
+}
+
+} // namespace
 
 FsdpState::FsdpState(torch::nn::Module& root,
                      const DeviceMesh& mesh,
@@ -25,13 +41,10 @@ FsdpState::FsdpState(torch::nn::Module& root,
       mesh_(mesh.axis("dp_shard")),
       plan_(std::move(plan)),
       groups_(std::move(groups)),
+      rounds_(root, units, groups_),
       options_(options),
       findings_(std::move(findings)),
-      root_is_unit_(units.front().module == &root) {
-  for (std::size_t index = 0; index < units.size(); ++index) {
-    group_of_.emplace(units[index].module, groups_[index].get());
-  }
-}
+      root_is_unit_(units.front().module == &root) {}
 
 at::Tensor FsdpState::run(torch::nn::Module& unit, const at::Tensor& input, const Forward& forward) {
   return run_tensors(unit,
@@ -45,39 +58,50 @@ at::Tensor FsdpState::run(torch::nn::Module& unit, const at::Tensor& input, cons
 std::vector<at::Tensor> FsdpState::run_tensors(torch::nn::Module& unit,
                                                const std::vector<at::Tensor>& inputs,
                                                const TensorsForward& forward) {
-  const auto found = group_of_.find(&unit);
-  if (found == group_of_.end()) {
+  FsdpParamGroup* const group = rounds_.find(unit);
+  if (group == nullptr) {
     return forward(inputs);
   }
-  FsdpParamGroup& group = *found->second;
-  enter_forward(group);
-  std::vector<at::Tensor> outputs = run_unit(group, inputs, forward);
-  if (is_root(group)) {
-    leave_root_forward();
-  }
-  return outputs;
+  enter_forward(unit, *group);
+  return run_unit(unit, *group, inputs, forward);
 }
 
-void FsdpState::enter_forward(FsdpParamGroup& group) {
+void FsdpState::enter_forward(const torch::nn::Module& unit, FsdpParamGroup& group) {
   abandon_broken_backward();
-  if (is_root(group)) {
+  const bool begins = rounds_.enter(unit);
+  if (is_root(group) && begins) {
     ran_.clear();
     order_.begin_forward();
   }
-  ran_.insert(&group);
+  ran_.insert(&unit);
+  if (!begins) {
+    return;
+  }
   group.pre_forward();
   if (recomputing_ > 0) {
     return; // no forward of its own: it has no part in the order
   }
   for (FsdpParamGroup* next : order_.enter(group, options_.forward_prefetch)) {
-    next->pre_forward();
+    next->prefetch_forward();
   }
 }
 
-/// Units that were gathered ahead and did not run are freed again.
+/// Frees what is whole for nothing: the unit whose forward failed, those that were gathered ahead, and those that wait
+/// for more of their modules. Units around the failed one see the exception themselves.
+void FsdpState::abandon_forward(const FsdpParamGroup& failed) {
+  for (const auto& group : groups_) {
+    if (group.get() == &failed || rounds_.waits(*group) || rounds_.is_idle(*group, ran_)) {
+      rounds_.abandon(*group);
+      group->reshard();
+    }
+  }
+}
+
+/// Units that were gathered ahead and did not run, or not all of whose modules did, are freed again.
 void FsdpState::leave_root_forward() {
   for (const auto& group : groups_) {
-    if (!ran_.contains(group.get())) {
+    if (rounds_.waits(*group) || rounds_.is_idle(*group, ran_)) {
+      rounds_.abandon(*group);
       group->reshard();
     }
   }
@@ -86,20 +110,38 @@ void FsdpState::leave_root_forward() {
   }
 }
 
-std::vector<at::Tensor> FsdpState::run_unit(FsdpParamGroup& group,
+std::vector<at::Tensor> FsdpState::run_unit(const torch::nn::Module& unit,
+                                            FsdpParamGroup& group,
                                             const std::vector<at::Tensor>& inputs,
                                             const TensorsForward& forward) {
+  AttachedInputs attached;
   std::vector<at::Tensor> outputs;
   try {
-    outputs = compute(group, inputs, forward);
+    attached =
+        attach_post_backward(cast_inputs(group.mp_policy(), inputs), shared_from_this(), rounds_.backward(group));
+    outputs = compute(group, attached.inputs, forward);
   } catch (...) {
-    for (const auto& gathered : groups_) {
-      if (gathered.get() == &group || !ran_.contains(gathered.get())) { // it, and what was gathered ahead
-        gathered->reshard();
-      }
-    }
+    abandon_forward(group);
     throw;
   }
+  const bool has_backward = watch_outputs(group, outputs);
+  if (has_backward) {
+    rounds_.backward(group)->add(attached.has_node);
+  }
+  if (rounds_.leave(unit, has_backward)) {
+    if (rounds_.has_backward(group) && recomputing_ == 0) {
+      order_.leave(group);
+    }
+    group.post_forward(rounds_.has_backward(group));
+    if (is_root(group)) {
+      leave_root_forward();
+    }
+  }
+  return outputs;
+}
+
+/// The backward of the unit begins with the first gradient of any of them. @returns whether it has one
+bool FsdpState::watch_outputs(FsdpParamGroup& group, const std::vector<at::Tensor>& outputs) {
   bool has_backward = false;
   for (const at::Tensor& output : outputs) {
     if (at::GradMode::is_enabled() && output.defined() && output.requires_grad()) {
@@ -111,45 +153,27 @@ std::vector<at::Tensor> FsdpState::run_unit(FsdpParamGroup& group,
       });
     }
   }
-  if (has_backward) {
-    if (recomputing_ == 0) {
-      order_.leave(group);
-    }
-  }
-  group.post_forward(has_backward);
-  return outputs;
+  return has_backward;
 }
 
 std::vector<at::Tensor> FsdpState::compute(FsdpParamGroup& group,
                                            const std::vector<at::Tensor>& inputs,
                                            const TensorsForward& forward) {
-  const auto cast = [](const std::vector<at::Tensor>& tensors, at::ScalarType dtype) {
-    std::vector<at::Tensor> cast_tensors;
-    for (const at::Tensor& tensor : tensors) {
-      cast_tensors.push_back(tensor.defined() && tensor.is_floating_point() ? tensor.to(dtype) : tensor);
-    }
-    return cast_tensors;
-  };
-  const MixedPrecisionPolicy& policy = group.mp_policy();
-  const bool casts_inputs = policy.param_dtype && policy.cast_forward_inputs;
-  const std::vector<at::Tensor> attached =
-      attach_post_backward(casts_inputs ? cast(inputs, *policy.param_dtype) : inputs, shared_from_this(), group);
   const std::vector<at::Tensor> outputs =
       group.activation_checkpointing()
-          ? run_checkpointed(attached,
-                             forward,
-                             group.trainable(),
-                             [state = shared_from_this()] { return state->hold_recomputing(); })
-          : forward(attached);
-  return policy.output_dtype ? cast(outputs, *policy.output_dtype) : outputs;
+          ? run_checkpointed(
+                inputs, forward, group.trainable(), [state = shared_from_this()] { return state->hold_recomputing(); })
+          : forward(inputs);
+  const std::optional<at::ScalarType> dtype = group.mp_policy().output_dtype;
+  return dtype ? cast(outputs, *dtype) : outputs;
 }
 
 /// What ran on shards ran wrong, mostly without an error of its own.
 void FsdpState::require_all_ran() const {
   std::string idle;
   for (const auto& group : groups_) {
-    if (!ran_.contains(group.get()) && !group->parameters().empty()) {
-      idle += concat(idle.empty() ? "" : ", ", group->name());
+    for (const std::string& name : rounds_.missing(*group, ran_)) {
+      idle += group->parameters().empty() ? "" : concat(idle.empty() ? "" : ", ", name);
     }
   }
   if (!idle.empty()) {
@@ -173,7 +197,7 @@ void FsdpState::pre_backward(FsdpParamGroup& group) {
   group.pre_backward();
   if (recomputing_ == 0) {
     for (FsdpParamGroup* next : order_.backward_after(group, options_.backward_prefetch)) {
-      next->unshard();
+      next->prefetch();
     }
   }
 }
@@ -183,6 +207,7 @@ void FsdpState::finish_backward() {
   for (const auto& group : groups_) {
     group->end_of_pass();
     if (last_backward_) {
+      rounds_.abandon(*group);
       group->reshard();
     }
   }
@@ -238,6 +263,7 @@ void FsdpState::abandon_broken_backward() {
 void FsdpState::reshard() {
   abandon_broken_backward();
   for (const auto& group : groups_) {
+    rounds_.abandon(*group);
     group->reshard();
   }
 }

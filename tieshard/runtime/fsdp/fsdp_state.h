@@ -15,7 +15,6 @@
 
 #include <memory>
 #include <string>
-#include <unordered_map>
 #include <unordered_set>
 #include <vector>
 
@@ -25,6 +24,7 @@
 #include "tieshard/core/plan/shard_plan.h"
 #include "tieshard/runtime/fsdp/fsdp_param_group.h"
 #include "tieshard/runtime/fsdp/unit_order.h"
+#include "tieshard/runtime/fsdp/unit_rounds.h"
 #include "tieshard/runtime/mesh/device_mesh.h"
 #include "tieshard/runtime/models/causal_lm.h"
 #include "tieshard/runtime/models/unit_runner.h"
@@ -42,7 +42,9 @@ class FsdpState : public UnitRunner, public std::enable_shared_from_this<FsdpSta
             const FullyShardOptions& options,
             std::vector<Diagnostic> findings);
 
-  /// Forward of one unit: unshard, run, reshard. A module that is no unit is called through. Every rank must call it,
+  /// Forward of one unit: unshard, run, reshard. A module that is no unit is called through. Of a unit of several
+  /// modules the first that runs unshards, and the last reshards; if some do not run, the end of the root's forward, or
+  /// reshard(). Every rank must call it,
   /// in the same order, a rank without data of its own too. An exception of `forward` passes through; the unit is
   /// resharded then.
   /// @throws UsageError wrong-state at the end of the root's forward when a unit did not run in it (see
@@ -103,16 +105,19 @@ class FsdpState : public UnitRunner, public std::enable_shared_from_this<FsdpSta
  private:
   static constexpr int kNoPass = -1; ///< as autograd numbers the absence of one
 
-  std::vector<at::Tensor> run_unit(FsdpParamGroup& group,
+  std::vector<at::Tensor> run_unit(const torch::nn::Module& unit,
+                                   FsdpParamGroup& group,
                                    const std::vector<at::Tensor>& inputs,
                                    const TensorsForward& forward);
   std::vector<at::Tensor> compute(FsdpParamGroup& group,
                                   const std::vector<at::Tensor>& inputs,
                                   const TensorsForward& forward);
+  bool watch_outputs(FsdpParamGroup& group, const std::vector<at::Tensor>& outputs);
   bool is_root(const FsdpParamGroup& group) const {
     return &group == groups_.front().get();
   }
-  void enter_forward(FsdpParamGroup& group);
+  void enter_forward(const torch::nn::Module& unit, FsdpParamGroup& group);
+  void abandon_forward(const FsdpParamGroup& failed);
   void leave_root_forward();
   void require_all_ran() const;
   void update_gradient_sync();
@@ -126,11 +131,11 @@ class FsdpState : public UnitRunner, public std::enable_shared_from_this<FsdpSta
   DeviceMesh mesh_;
   ShardPlan plan_;
   std::vector<std::unique_ptr<FsdpParamGroup>> groups_;
-  std::unordered_map<const torch::nn::Module*, FsdpParamGroup*> group_of_;
+  UnitRounds rounds_;
   FullyShardOptions options_;
   std::vector<Diagnostic> findings_;
-  bool root_is_unit_ = false;                     ///< every parameter of the module belongs to some unit
-  std::unordered_set<const FsdpParamGroup*> ran_; ///< in the root's forward that runs now
+  bool root_is_unit_ = false;                        ///< every parameter of the module belongs to some unit
+  std::unordered_set<const torch::nn::Module*> ran_; ///< in the root's forward that runs now
   UnitOrder order_;
   int recomputing_ = 0; ///< units whose forward a backward pass is running again
   bool gradient_sync_ = true;

@@ -20,7 +20,11 @@ namespace {
 void require_new(const std::vector<UnitModule>& units) {
   std::unordered_set<const torch::nn::Module*> seen;
   for (const UnitModule& unit : units) {
-    if (unit.module == nullptr || !seen.insert(unit.module).second) {
+    bool fresh = unit.module != nullptr && seen.insert(unit.module).second;
+    for (const torch::nn::Module* other : unit.with) {
+      fresh = fresh && other != nullptr && seen.insert(other).second;
+    }
+    if (!fresh) {
       throw UsageError({.code = Code::kWrongState,
                         .what = "a unit is empty or given twice",
                         .where = unit.name,

@@ -71,7 +71,8 @@ struct FullyShardOptions {
   bool activation_checkpointing = false;
 
   /// How many of the units that come next are gathered when one begins: in a forward in the order of the last one, in a
-  /// backward in the opposite order. Collectives are synchronous, so that this moves gathers forward but hides none.
+  /// backward in the opposite order. Over Gloo such a gather goes on while the unit before it computes; over shared
+  /// memory, which the ranks' own processors move, it is done at once: earlier, but not hidden.
   std::int64_t forward_prefetch = 0;
   std::int64_t backward_prefetch = 0;
 

@@ -15,11 +15,15 @@ namespace {
 /// Passes its gradients on after its unit's were reduced.
 class PostBackwardNode : public torch::autograd::Node {
  public:
-  PostBackwardNode(torch::autograd::edge_list&& edges, std::shared_ptr<FsdpState> state, FsdpParamGroup& group)
-      : Node(std::move(edges)), state_(std::move(state)), group_(group) {}
+  PostBackwardNode(torch::autograd::edge_list&& edges,
+                   std::shared_ptr<FsdpState> state,
+                   std::shared_ptr<BackwardRound> round)
+      : Node(std::move(edges)), state_(std::move(state)), round_(std::move(round)) {}
 
   torch::autograd::variable_list apply(torch::autograd::variable_list&& gradients) override {
-    group_.post_backward();
+    if (round_->reached()) {
+      round_->group().post_backward();
+    }
     return std::move(gradients);
   }
   std::string name() const override {
@@ -28,21 +32,21 @@ class PostBackwardNode : public torch::autograd::Node {
 
  private:
   std::shared_ptr<FsdpState> state_;
-  FsdpParamGroup& group_;
+  std::shared_ptr<BackwardRound> round_;
 };
 
 } // namespace
 
-std::vector<at::Tensor> attach_post_backward(const std::vector<at::Tensor>& inputs,
-                                             std::shared_ptr<FsdpState> state,
-                                             FsdpParamGroup& group) {
-  std::vector<at::Tensor> passed = inputs;
+AttachedInputs attach_post_backward(const std::vector<at::Tensor>& inputs,
+                                    std::shared_ptr<FsdpState> state,
+                                    std::shared_ptr<BackwardRound> round) {
+  AttachedInputs attached{.inputs = inputs};
   if (!at::GradMode::is_enabled()) {
-    return passed;
+    return attached;
   }
   torch::autograd::variable_list sources;
   torch::autograd::variable_list copies;
-  for (at::Tensor& input : passed) {
+  for (at::Tensor& input : attached.inputs) {
     if (input.defined() && input.requires_grad()) {
       sources.push_back(input);
       input = input.detach();
@@ -50,11 +54,12 @@ std::vector<at::Tensor> attach_post_backward(const std::vector<at::Tensor>& inpu
     }
   }
   if (!sources.empty()) {
-    torch::autograd::set_history(
-        copies,
-        c10::make_intrusive<PostBackwardNode>(torch::autograd::collect_next_edges(sources), std::move(state), group));
+    torch::autograd::set_history(copies,
+                                 c10::make_intrusive<PostBackwardNode>(
+                                     torch::autograd::collect_next_edges(sources), std::move(state), std::move(round)));
+    attached.has_node = true;
   }
-  return passed;
+  return attached;
 }
 
 } // namespace tieshard

@@ -15,17 +15,22 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "tieshard/runtime/fsdp/fsdp_param_group.h"
+#include "tieshard/runtime/fsdp/unit_rounds.h"
 
 namespace tieshard {
 
 class FsdpState;
 
-/// The inputs of a unit, with the node between those that require a gradient and what made them. When none does, or
-/// without grad mode, they come back as they are, and the unit is finished at the end of the pass.
+struct AttachedInputs {
+  std::vector<at::Tensor> inputs;
+  bool has_node = false;
+};
+
+/// The inputs of a unit's module, with the node between those that require a gradient and what made them. When none
+/// does, or without grad mode, they come back as they are, and the unit is finished at the end of the pass.
 /// @param state  lives as long as the graph
-std::vector<at::Tensor> attach_post_backward(const std::vector<at::Tensor>& inputs,
-                                             std::shared_ptr<FsdpState> state,
-                                             FsdpParamGroup& group);
+AttachedInputs attach_post_backward(const std::vector<at::Tensor>& inputs,
+                                    std::shared_ptr<FsdpState> state,
+                                    std::shared_ptr<BackwardRound> round);
 
 } // namespace tieshard

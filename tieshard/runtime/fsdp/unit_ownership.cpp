@@ -23,6 +23,9 @@ UnitOwnership::UnitOwnership(const torch::nn::Module& module, const std::vector<
   std::unordered_map<const torch::nn::Module*, std::size_t> index_of;
   for (const UnitModule& unit : units) {
     index_of.emplace(unit.module, paths_.size());
+    for (const torch::nn::Module* other : unit.with) {
+      index_of.emplace(other, paths_.size());
+    }
     paths_.push_back({unit.name});
   }
   for (const auto& item : module.named_modules("", /*include_self=*/false)) {

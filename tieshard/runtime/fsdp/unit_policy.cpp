@@ -63,6 +63,22 @@ class SizeWalk {
   std::vector<UnitModule> units_;
 };
 
+void require_known(const std::vector<std::string>& fqns, const torch::nn::Module& root) {
+  const auto modules = root.named_modules("", /*include_self=*/false);
+  std::string unknown;
+  for (const std::string& fqn : fqns) {
+    if (!modules.contains(fqn)) {
+      unknown += concat(unknown.empty() ? "" : ", ", fqn);
+    }
+  }
+  if (!unknown.empty()) {
+    throw UsageError({.code = Code::kUnknownUnit,
+                      .what = "a unit is asked for that the module does not have",
+                      .where = unknown,
+                      .fix = "write the module's dotted name from the root, as named_modules() gives it"});
+  }
+}
+
 } // namespace
 
 UnitPolicy units_where(std::function<bool(const std::string& fqn, const torch::nn::Module& module)> takes) {
@@ -91,22 +107,46 @@ UnitPolicy units_of_size(std::int64_t numel) {
 UnitPolicy units_named(std::vector<std::string> fqns) {
   return [fqns = std::move(fqns)](torch::nn::Module& root) {
     std::vector<UnitModule> units;
-    std::string unknown;
     for (const auto& item : root.named_modules("", /*include_self=*/false)) {
       if (std::ranges::find(fqns, item.key()) != fqns.end()) {
         units.push_back({item.key(), item.value().get()});
       }
     }
-    for (const std::string& fqn : fqns) {
-      if (std::ranges::find(units, fqn, &UnitModule::name) == units.end()) {
-        unknown += concat(unknown.empty() ? "" : ", ", fqn);
+    require_known(fqns, root);
+    return units;
+  };
+}
+
+UnitPolicy units_together(std::vector<std::vector<std::string>> lists) {
+  for (const std::vector<std::string>& list : lists) {
+    if (list.empty()) {
+      throw UsageError({.code = Code::kWrongState,
+                        .what = "a unit is empty or given twice",
+                        .where = "units_together",
+                        .why = "expected lists of at least one name, got an empty one",
+                        .fix = "leave the empty list out"});
+    }
+  }
+  return [lists = std::move(lists)](torch::nn::Module& root) {
+    std::vector<UnitModule> units;
+    const auto modules = root.named_modules("", /*include_self=*/false);
+    for (const std::vector<std::string>& list : lists) {
+      require_known(list, root);
+      UnitModule& unit = units.emplace_back(UnitModule{list.front(), modules[list.front()].get()});
+      for (std::size_t index = 1; index < list.size(); ++index) {
+        unit.with.push_back(modules[list[index]].get());
       }
     }
-    if (!unknown.empty()) {
-      throw UsageError({.code = Code::kUnknownUnit,
-                        .what = "a unit is asked for that the module does not have",
-                        .where = unknown,
-                        .fix = "write the module's dotted name from the root, as named_modules() gives it"});
+    return units;
+  };
+}
+
+UnitPolicy units_of_all(std::vector<UnitPolicy> policies) {
+  return [policies = std::move(policies)](torch::nn::Module& root) {
+    std::vector<UnitModule> units;
+    for (const UnitPolicy& policy : policies) {
+      const std::vector<UnitModule> taken = policy(root);
+      units.insert(units.end(), taken.begin(), taken.end());
     }
     return units;
   };

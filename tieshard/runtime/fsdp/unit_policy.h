@@ -1,6 +1,6 @@
 // tieshard/runtime/fsdp/unit_policy.h
 //
-// Which modules of a model become units: by class, by a condition, by size, by name.
+// Which modules of a model become units: by class, by a condition, by size, by name, or several as one.
 //
 // Flow:   caller -> [this] -> fully_shard
 // Source: FSDP1's wrap policies (torch/distributed/fsdp/wrap.py); FSDP2 leaves the choice to the caller's loop.
@@ -43,5 +43,13 @@ UnitPolicy units_of_size(std::int64_t numel);
 
 /// The modules of these fqns. @throws UsageError unknown-unit, when it is applied, for a name that no module has
 UnitPolicy units_named(std::vector<std::string> fqns);
+
+/// The modules of each list together as one unit: what fully_shard([norm, lm_head]) is in FSDP2. A unit has the name of
+/// the first of its list.
+/// @throws UsageError unknown-unit, when it is applied, for a name that no module has; wrong-state for an empty list
+UnitPolicy units_together(std::vector<std::vector<std::string>> lists);
+
+/// What all of `policies` take, in their order. A module that two of them take is refused by fully_shard.
+UnitPolicy units_of_all(std::vector<UnitPolicy> policies);
 
 } // namespace tieshard

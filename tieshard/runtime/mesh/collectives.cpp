@@ -26,6 +26,24 @@ std::function<void(const CollectiveCall&)>& the_observer() {
   return observer;
 }
 
+/// Runs `work`; what it throws becomes our PeerError.
+void or_collective_failed(const std::string& where,
+                          const char* operation,
+                          const std::string& unit,
+                          const std::function<void()>& work) {
+  try {
+    work();
+  } catch (const std::exception& error) {
+    throw PeerError({.code = Code::kCollectiveFailed,
+                     .what = "a collective failed, mostly because a rank is gone",
+                     .where = concat(where, ", ", operation, unit.empty() ? "" : " of unit ", unit),
+                     .why = reason(error),
+                     .fix =
+                         "look for the first rank that reported an error of its own; if none did, it was killed or its "
+                         "host is unreachable"});
+  }
+}
+
 /// Runs one collective of the backend and waits for it. @param larger  the larger of its input and output; undefined
 /// for none
 template <typename Start>
@@ -52,26 +70,28 @@ void run_collective(const DeviceMesh& mesh,
   if (the_observer()) {
     the_observer()({.operation = operation, .axis = mesh.axis_name(), .unit = unit, .bytes = bytes});
   }
-  try {
-    work();
-  } catch (const std::exception& error) {
-    throw PeerError({.code = Code::kCollectiveFailed,
-                     .what = "a collective failed, mostly because a rank is gone",
-                     .where = concat(mesh.where(), ", ", operation, unit.empty() ? "" : " of unit ", unit),
-                     .why = reason(error),
-                     .fix =
-                         "look for the first rank that reported an error of its own; if none did, it was killed or its "
-                         "host is unreachable"});
-  }
+  or_collective_failed(mesh.where(), operation, unit, work);
 }
 
 void all_gather_into_tensor(const DeviceMesh& mesh, at::Tensor output, at::Tensor input, const std::string& unit) {
+  start_all_gather_into_tensor(mesh, std::move(output), std::move(input), unit)();
+}
+
+std::function<void()> start_all_gather_into_tensor(const DeviceMesh& mesh,
+                                                   at::Tensor output,
+                                                   at::Tensor input,
+                                                   const std::string& unit) {
   if (mesh.size() == 1) {
     output.copy_(input);
-    return;
+    return [] {};
   }
-  finish(
-      mesh, "all_gather", unit, output, [&](c10d::Backend& backend) { return backend._allgather_base(output, input); });
+  c10::intrusive_ptr<c10d::Work> begun;
+  run_collective(mesh, "all_gather", unit, static_cast<std::int64_t>(output.nbytes()), [&] {
+    begun = mesh.backend()->_allgather_base(output, input);
+  });
+  return [begun = std::move(begun), where = mesh.where(), unit] {
+    or_collective_failed(where, "all_gather", unit, [&] { begun->wait(); });
+  };
 }
 
 void reduce_scatter_tensor(const DeviceMesh& mesh, at::Tensor output, at::Tensor input, const std::string& unit) {

@@ -39,6 +39,14 @@ void observe_collectives(std::function<void(const CollectiveCall&)> observer);
 /// output [size * n] = the inputs [n] of all ranks, in rank order. Contiguous, same dtype.
 void all_gather_into_tensor(const DeviceMesh& mesh, at::Tensor output, at::Tensor input, const std::string& unit = {});
 
+/// The same, begun: over Gloo it goes on while the caller computes; over shared memory, which the ranks' own processors
+/// move, it is done when this returns. `output` and `input` must live, unchanged, until the returned function has run.
+/// @returns waits for the end; call it once. It throws what all of these throw
+[[nodiscard]] std::function<void()> start_all_gather_into_tensor(const DeviceMesh& mesh,
+                                                                 at::Tensor output,
+                                                                 at::Tensor input,
+                                                                 const std::string& unit = {});
+
 /// output [n] = this rank's n elements of the elementwise sum of all ranks' inputs [size * n].
 void reduce_scatter_tensor(const DeviceMesh& mesh, at::Tensor output, at::Tensor input, const std::string& unit = {});
 

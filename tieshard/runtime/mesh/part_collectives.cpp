@@ -90,7 +90,9 @@ at::Tensor front(const at::Tensor& place, const at::Tensor& shape_of) {
   return place.narrow(0, 0, shape_of.numel()).view(shape_of.sizes());
 }
 
-void gather_packed(const DeviceMesh& mesh, const std::vector<CutTensor>& tensors, const std::string& unit) {
+std::function<void()> start_gather_packed(const DeviceMesh& mesh,
+                                          const std::vector<CutTensor>& tensors,
+                                          const std::string& unit) {
   const std::int64_t total = packed_numel(tensors);
   const at::TensorOptions options = tensors.front().shard.options();
   const at::Tensor mine = at::empty({total}, options);
@@ -98,13 +100,15 @@ void gather_packed(const DeviceMesh& mesh, const std::vector<CutTensor>& tensors
     front(place, tensor.shard).copy_(tensor.shard);
   });
   const at::Tensor all = at::empty({mesh.size(), total}, options);
-  all_gather_into_tensor(mesh, all.view({-1}), mine, unit);
-  for (std::int64_t rank = 0; rank < mesh.size(); ++rank) {
-    over_packed(tensors, all[rank], [rank](const CutTensor& tensor, const at::Tensor& place) {
-      const at::Tensor& part = tensor.parts[static_cast<std::size_t>(rank)];
-      part.copy_(front(place, part));
-    });
-  }
+  return [wait = start_all_gather_into_tensor(mesh, all.view({-1}), mine, unit), all, mine, tensors] {
+    wait();
+    for (std::int64_t rank = 0; rank < all.size(0); ++rank) {
+      over_packed(tensors, all[rank], [rank](const CutTensor& tensor, const at::Tensor& place) {
+        const at::Tensor& part = tensor.parts[static_cast<std::size_t>(rank)];
+        part.copy_(front(place, part));
+      });
+    }
+  };
 }
 
 void reduce_packed(const DeviceMesh& mesh, const std::vector<CutTensor>& tensors, const std::string& unit) {
@@ -126,22 +130,26 @@ void reduce_packed(const DeviceMesh& mesh, const std::vector<CutTensor>& tensors
 } // namespace
 
 void all_gather_parts(const DeviceMesh& mesh, const std::vector<CutTensor>& tensors, const std::string& unit) {
-  if (tensors.empty()) {
-    return;
+  start_all_gather_parts(mesh, tensors, unit)();
+}
+
+std::function<void()> start_all_gather_parts(const DeviceMesh& mesh,
+                                             const std::vector<CutTensor>& tensors,
+                                             const std::string& unit) {
+  if (!tensors.empty() && mesh.size() > 1 && shm_group(*mesh.backend()) == nullptr) {
+    return start_gather_packed(mesh, tensors, unit);
   }
   if (mesh.size() == 1) {
     for (const CutTensor& tensor : tensors) {
       at::Tensor(tensor.parts.front()).copy_(tensor.shard);
     }
-    return;
-  }
-  if (ShmGroup* const group = shm_group(*mesh.backend())) {
+  } else if (!tensors.empty()) {
     run_collective(mesh, "all_gather", unit, bytes_of_parts(tensors), [&] {
-      all_gather_regions(*group, regions_by_rank(tensors, mesh.size()), regions_of_shards(tensors));
+      all_gather_regions(
+          *shm_group(*mesh.backend()), regions_by_rank(tensors, mesh.size()), regions_of_shards(tensors));
     });
-    return;
   }
-  gather_packed(mesh, tensors, unit);
+  return [] {};
 }
 
 void reduce_scatter_parts(const DeviceMesh& mesh, const std::vector<CutTensor>& tensors, const std::string& unit) {

@@ -9,6 +9,7 @@
 
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -28,6 +29,12 @@ struct CutTensor {
 /// sizes.
 /// @throws PeerError collective-failed
 void all_gather_parts(const DeviceMesh& mesh, const std::vector<CutTensor>& tensors, const std::string& unit);
+
+/// The same, begun: see start_all_gather_into_tensor(). The shards may change meanwhile where they are packed (Gloo).
+/// @returns waits for the end, after which the parts are there; call it once
+[[nodiscard]] std::function<void()> start_all_gather_parts(const DeviceMesh& mesh,
+                                                           const std::vector<CutTensor>& tensors,
+                                                           const std::string& unit);
 
 /// shard = the sum over all ranks of their parts[own], for every tensor: accumulated in the wider of the two dtypes, in
 /// rank order over shared memory. parts of one dtype; shards of the same, or float32 of bfloat16 parts.

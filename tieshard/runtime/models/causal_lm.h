@@ -18,10 +18,11 @@
 
 namespace tieshard {
 
-/// A submodule that is gathered and reduced as one.
+/// A submodule that is gathered and reduced as one, or several of them together.
 struct UnitModule {
   std::string name; ///< its fqn; "" for the model itself
   torch::nn::Module* module = nullptr;
+  std::vector<torch::nn::Module*> with{}; ///< gathered when the first of all runs, freed when all have run
 };
 
 class CausalLm : public torch::nn::Module {
