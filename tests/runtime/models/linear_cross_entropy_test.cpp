@@ -63,6 +63,8 @@ TEST(LinearCrossEntropy, HasTheLossAndGradientsOfWholeLogitsInOnePieceAndInSever
 TEST(LinearCrossEntropy, InBfloat16StaysAsCloseAsItsRounding) {
   compare(inputs(5, 8, 11, at::kBFloat16), 0.01);
   compare(inputs(3000, 8, 4096, at::kBFloat16), 0.01);
+  ASSERT_GT(1000 * 16384 * 4, kLogitsBytes); // in pieces, of rows that are few beside the width
+  compare(inputs(1000, 512, 16384, at::kBFloat16), 0.01);
 }
 
 TEST(LinearCrossEntropy, RowsWithoutATargetCostNothingAndGetAZeroGradient) {

@@ -39,10 +39,13 @@ TORCH_MODULE(Linear);
 /// Rows of W [V, H] by token id. The row `padding_idx` gets no gradient from here.
 class EmbeddingImpl : public torch::nn::Module {
  public:
+  /// @param shared  the weight has another use, which makes a whole gradient. This one is then added into that, row by
+  ///                row, instead of being a second whole one [V, H]. `.grad` is dense in any case
   EmbeddingImpl(std::int64_t count,
                 std::int64_t size,
                 std::optional<std::int64_t> padding_idx,
-                const at::TensorOptions& options);
+                const at::TensorOptions& options,
+                bool shared = false);
 
   /// ids int64 [B, T] -> [B, T, H]
   at::Tensor forward(const at::Tensor& ids) const;
@@ -51,6 +54,7 @@ class EmbeddingImpl : public torch::nn::Module {
 
  private:
   std::int64_t padding_idx_;
+  bool shared_;
 };
 TORCH_MODULE(Embedding);
 

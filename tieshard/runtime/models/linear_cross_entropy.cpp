@@ -63,24 +63,33 @@ class LinearCrossEntropyBackward : public torch::autograd::Node {
 };
 
 /// The sum over pieces of slope^T x [V, H], by slices of the vocabulary: a slice stays in the cache while it is made,
-/// and what is made for it is small enough for a heap to use again. Of a narrow weight the slices are float32.
+/// and what is made for it is small enough for a heap to use again.
+///
+/// Of a narrow weight nothing may be rounded between the pieces: of few rows the slopes are kept and multiplied at the
+/// end, which takes R V narrow numbers; of more rows the slices are float32, V H of them.
 class WeightGradient {
  public:
-  explicit WeightGradient(const at::Tensor& weight_VH)
-      : whole_(at::isReducedFloatingType(weight_VH.scalar_type()) ? at::Tensor() : at::zeros_like(weight_VH)),
-        shape_(weight_VH.sizes().vec()),
-        options_(weight_VH.options()) {
-    const std::int64_t row_bytes = 4 * std::max<std::int64_t>(1, shape_[1]);
-    const std::int64_t rows = std::max<std::int64_t>(1, kSliceBytes / row_bytes);
-    for (std::int64_t begin = 0; begin < shape_[0]; begin += rows) {
-      const std::int64_t count = std::min(rows, shape_[0] - begin);
+  /// @param rows  R, of all pieces
+  WeightGradient(const at::Tensor& weight_VH, std::int64_t rows)
+      : shape_(weight_VH.sizes().vec()), options_(weight_VH.options()) {
+    const bool narrow = at::isReducedFloatingType(weight_VH.scalar_type());
+    if (narrow && rows * 2 <= shape_[1] * 4) {
+      slopes_ = at::empty({rows, shape_[0]}, options_);
+      return;
+    }
+    whole_ = narrow ? at::Tensor() : at::zeros_like(weight_VH);
+    over_slices([&](std::int64_t begin, std::int64_t count) {
       slices_.push_back(whole_.defined() ? whole_.narrow(0, begin, count)
                                          : at::zeros({count, shape_[1]}, options_.dtype(at::kFloat)));
-    }
+    });
   }
 
-  /// Adds one piece of rows.
-  void add(const at::Tensor& slope_RV, const at::Tensor& x_RH) {
+  /// Adds one piece of rows. @param first  its first row among all
+  void add(const at::Tensor& slope_RV, const at::Tensor& x_RH, std::int64_t first) {
+    if (slopes_.defined()) {
+      slopes_.narrow(0, first, slope_RV.size(0)).copy_(slope_RV);
+      return;
+    }
     std::int64_t begin = 0;
     for (at::Tensor& slice : slices_) {
       slice.add_(matmul_transposed(slope_RV.narrow(1, begin, slice.size(0)).t(), x_RH.t()));
@@ -88,28 +97,39 @@ class WeightGradient {
     }
   }
 
-  /// [V, H] in the weight's dtype; nothing is left here.
-  at::Tensor take() {
+  /// [V, H] in the weight's dtype; nothing is left here. @param x_RH  of all pieces
+  at::Tensor take(const at::Tensor& x_RH) {
     if (!whole_.defined()) {
       whole_ = at::empty(shape_, options_);
-      std::int64_t begin = 0;
-      for (at::Tensor& slice : slices_) {
-        whole_.narrow(0, begin, slice.size(0)).copy_(slice);
-        begin += slice.size(0);
-        slice.reset();
-      }
+      std::size_t index = 0;
+      over_slices([&](std::int64_t begin, std::int64_t count) {
+        whole_.narrow(0, begin, count)
+            .copy_(slopes_.defined() ? matmul_transposed(slopes_.narrow(1, begin, count).t(), x_RH.t())
+                                     : std::exchange(slices_[index++], at::Tensor()));
+      });
     }
     slices_.clear();
+    slopes_.reset();
     return std::exchange(whole_, at::Tensor());
   }
 
  private:
   static constexpr std::int64_t kSliceBytes = std::int64_t{8} << 20;
 
-  at::Tensor whole_; ///< what the slices are cut from; undefined for a narrow weight
+  template <typename Visit>
+  void over_slices(const Visit& visit) const {
+    const std::int64_t row_bytes = 4 * std::max<std::int64_t>(1, shape_[1]);
+    const std::int64_t rows = std::max<std::int64_t>(1, kSliceBytes / row_bytes);
+    for (std::int64_t begin = 0; begin < shape_[0]; begin += rows) {
+      visit(begin, std::min(rows, shape_[0] - begin));
+    }
+  }
+
   std::vector<std::int64_t> shape_;
   at::TensorOptions options_;
+  at::Tensor whole_; ///< what the slices are cut from; undefined for a narrow weight
   std::vector<at::Tensor> slices_;
+  at::Tensor slopes_; ///< [R, V], undefined where slices are added up
 };
 
 /// What one call works on: rows with a target only.
@@ -138,7 +158,7 @@ void add_gradients(Work& work, at::Tensor log_probabilities, std::int64_t begin,
     work.x_gradient.narrow(0, begin, rows).copy_(matmul_transposed(slope, work.weight_VH.t()));
   }
   if (work.weight_gradient != nullptr) {
-    work.weight_gradient->add(slope, work.x_RH.narrow(0, begin, rows));
+    work.weight_gradient->add(slope, work.x_RH.narrow(0, begin, rows), begin);
   }
 }
 
@@ -194,14 +214,14 @@ at::Tensor linear_cross_entropy_sum(const at::Tensor& x_RH,
               .scale = scale};
     std::optional<WeightGradient> gradient;
     if (weight_wants) {
-      work.weight_gradient = &gradient.emplace(weight_VH.detach());
+      work.weight_gradient = &gradient.emplace(weight_VH.detach(), work.x_RH.size(0));
     }
     if (x_wants) {
       work.x_gradient = at::empty_like(work.x_RH);
     }
     loss = at::full({}, run(work), x_RH.options().dtype(at::kFloat));
     x_gradient = x_wants ? spread(work.x_gradient, chosen, rows) : at::Tensor();
-    weight_gradient = gradient ? gradient->take() : at::Tensor();
+    weight_gradient = gradient ? gradient->take(work.x_RH) : at::Tensor();
   }
   if (x_wants || weight_wants) {
     torch::autograd::set_history(

@@ -58,9 +58,9 @@ at::Tensor LlamaDecoderLayerImpl::forward(const at::Tensor& x_BTH, const at::Ten
   return attended + mlp_->forward(post_attention_layernorm_->forward(attended));
 }
 
-LlamaModelImpl::LlamaModelImpl(const LlamaConfig& config, const at::TensorOptions& options) {
-  embed_tokens =
-      register_module("embed_tokens", Embedding(config.vocab_size, config.hidden_size, config.pad_token_id, options));
+LlamaModelImpl::LlamaModelImpl(const LlamaConfig& config, bool tied, const at::TensorOptions& options) {
+  embed_tokens = register_module(
+      "embed_tokens", Embedding(config.vocab_size, config.hidden_size, config.pad_token_id, options, /*shared=*/tied));
   auto layers = register_module("layers", torch::nn::ModuleList());
   for (std::int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
     decoder_layers.emplace_back(config, options);
@@ -83,7 +83,7 @@ at::Tensor LlamaModelImpl::forward(const at::Tensor& ids_BT, UnitRunner& runner)
 }
 
 LlamaForCausalLm::LlamaForCausalLm(const LlamaConfig& config, bool tied, const at::TensorOptions& options) {
-  model_ = register_module("model", LlamaModel(config, options));
+  model_ = register_module("model", LlamaModel(config, tied, options));
   lm_head_ = register_module("lm_head",
                              tied ? Linear(model_->embed_tokens->weight)
                                   : Linear(config.hidden_size, config.vocab_size, /*with_bias=*/false, options));

@@ -59,7 +59,8 @@ TORCH_MODULE(LlamaDecoderLayer);
 /// Embedding, decoder layers and final norm (`model.` of the checkpoint).
 class LlamaModelImpl : public torch::nn::Module {
  public:
-  LlamaModelImpl(const LlamaConfig& config, const at::TensorOptions& options);
+  /// @param tied  the head uses the embedding too
+  LlamaModelImpl(const LlamaConfig& config, bool tied, const at::TensorOptions& options);
 
   /// ids int64 [B, T] -> hidden states [B, T, H]; each layer runs through `runner`.
   at::Tensor forward(const at::Tensor& ids_BT, UnitRunner& runner);
