@@ -3,6 +3,7 @@
 #include <cmath>
 #include <limits>
 
+#include <torch/nn/modules/linear.h>
 #include <torch/nn/utils/clip_grad.h>
 
 #include <gtest/gtest.h>
@@ -99,6 +100,17 @@ TEST_P(ClipGradNorm, OfBfloat16GradientsIsNotRoundedToBfloat16) {
     EXPECT_NEAR(clip_grad_norm(*state, std::numeric_limits<double>::infinity()),
                 std::sqrt(static_cast<double>(state->plan().total_numel())),
                 1e-4);
+  });
+}
+
+// More elements than are widened at a time, also of a third, and no multiple of that.
+TEST_P(ClipGradNorm, CountsEveryElementOfALargeParameter) {
+  on_ranks(GetParam(), [](const DeviceMesh& mesh) {
+    torch::nn::Linear large(torch::nn::LinearOptions(3001, 1201).bias(false));
+    const auto state = fully_shard(*large, mesh);
+    fill_gradients(*state, 2.0);
+    EXPECT_NEAR(
+        clip_grad_norm(*state, std::numeric_limits<double>::infinity()), 2.0 * std::sqrt(3001.0 * 1201.0), 1e-4);
   });
 }
 

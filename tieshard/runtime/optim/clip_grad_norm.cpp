@@ -1,6 +1,7 @@
 #include "tieshard/runtime/optim/clip_grad_norm.h"
 
 #include <cmath>
+#include <cstdint>
 #include <string>
 
 #include <ATen/ATen.h>
@@ -35,6 +36,21 @@ namespace {
                     .fix = "lower the learning rate or look for bad data at this step"});
 }
 
+/// Elements that are widened to float64 at a time: of a whole embedding that would be twice its gradient's memory.
+constexpr std::int64_t kPieceNumel = std::int64_t{1} << 20;
+
+/// The sum of the squares of all elements, float64.
+at::Tensor square_sum(const at::Tensor& gradient) {
+  at::Tensor sum = at::zeros({1}, gradient.options().dtype(at::kDouble));
+  if (gradient.numel() == 0) {
+    return sum;
+  }
+  for (const at::Tensor& piece : gradient.reshape({-1}).split(kPieceNumel)) {
+    sum += at::linalg_vector_norm(piece, 2, {}, /*keepdim=*/false, at::kDouble).square();
+  }
+  return sum;
+}
+
 } // namespace
 
 double clip_grad_norm(const FsdpState& state, double max_norm) {
@@ -43,8 +59,8 @@ double clip_grad_norm(const FsdpState& state, double max_norm) {
   for (const FsdpParam* parameter : state.managed()) {
     const at::Tensor& gradient = parameter->parameter().grad();
     const bool counts_here = !parameter->replicated() || state.mesh().rank() == 0;
-    if (gradient.defined() && counts_here && gradient.numel() > 0) {
-      squares += at::linalg_vector_norm(gradient, 2, {}, /*keepdim=*/false, at::kDouble).square();
+    if (gradient.defined() && counts_here) {
+      squares += square_sum(gradient);
     }
   }
   all_reduce(state.mesh(), squares);
