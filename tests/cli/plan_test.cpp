@@ -118,6 +118,51 @@ TEST_F(PlanVerb, CountsWhatEachHostReads) {
               HasSubstr("\neach host  ranks  read from files\n0-1            2            392 B\n"));
 }
 
+TEST_F(PlanVerb, PredictsTheMemoryOfTrainingTermByTerm) {
+  const Answer answer = plan({"--ranks", "2", "--seq", "3", "--batch", "2"});
+  EXPECT_THAT(answer.out, HasSubstr("\npeak while training (2 x 3 tokens, F32 compute)  largest rank\n"));
+  EXPECT_THAT(answer.out, HasSubstr("\nAdamW's moments of the shards "));
+  EXPECT_THAT(answer.out, HasSubstr("\nresident at most "));
+  const auto training = plan({"--ranks", "2", "--seq", "3", "--batch", "2", "--json"}).json()["training"];
+  EXPECT_EQ(training["seq"], 3);
+  EXPECT_EQ(training["batch"], 2);
+  EXPECT_EQ(training["compute_dtype"], "F32");
+  EXPECT_EQ(training["reshard_after_forward"], true);
+  EXPECT_EQ(training["terms"]["shards"], 392);
+  EXPECT_EQ(training["terms"]["moments"], 784);
+  std::uint64_t sum = 0;
+  for (const auto& [name, bytes] : training["terms"].items()) {
+    sum += bytes.get<std::uint64_t>();
+  }
+  EXPECT_EQ(training["terms"].size(), 9U);
+  EXPECT_EQ(training["peak_bytes"], sum);
+}
+
+TEST_F(PlanVerb, PredictsForTheStepThatItIsTold) {
+  const auto terms = [this](std::vector<std::string> flags) {
+    flags.insert(flags.end(), {"--ranks", "1", "--json"});
+    return plan(flags).json()["training"]["terms"];
+  };
+  EXPECT_EQ(terms({})["whole_parameters"], 0);
+  EXPECT_GT(terms({"--compute-dtype", "bfloat16"})["whole_parameters"], 0);
+  EXPECT_EQ(terms({"--param-dtype", "bfloat16"})["whole_parameters"], 0); // which the compute dtype follows
+  EXPECT_GT(terms({"--seq", "1024"})["activations"], terms({})["activations"]);
+  EXPECT_EQ(plan({"--ranks", "2", "--no-reshard-after-forward", "--json"}).json()["training"]["reshard_after_forward"],
+            false);
+}
+
+TEST(PlanVerbOfOtherFamilies, SaysThatItDoesNotPredictTheMemoryOfTraining) {
+  CheckpointFixture model(R"({"model_type": "nobody_knows", "architectures": ["NobodyForCausalLM"]})");
+  model.write({testing::counting("a.weight", {4, 4})});
+  const auto training = run({"plan", model.path(), "--ranks", "2", "--json"}).json()["training"];
+  EXPECT_TRUE(training["peak_bytes"].is_null());
+  EXPECT_TRUE(training["terms"].is_null());
+  EXPECT_THAT(training["why"].get<std::string>(), HasSubstr("NobodyForCausalLM"));
+  EXPECT_THAT(
+      run({"plan", model.path(), "--ranks", "2"}).out,
+      HasSubstr("training  no prediction of a rank's peak: no formula says what a forward of NobodyForCausalLM"));
+}
+
 TEST_F(PlanVerb, RefusesTheVocabDimensionOfATiedWeightByEitherName) {
   for (const char* flag : {"model.embed_tokens.weight=0", "lm_head.weight=0", "lm_head.weight=-2"}) {
     const Answer answer = plan({"--ranks", "2", "--dim", flag});
@@ -151,6 +196,9 @@ TEST_F(PlanVerb, RefusesFlagsThatCannotBeUsed) {
       {"--ranks", "2", "--dim", "model.norm.weight"},
       {"--ranks", "2", "--dim", "model.norm.weight=x"},
       {"--ranks", "2", "--dim", "model.norm.weight=0", "--dim", "model.norm.weight=0"},
+      {"--ranks", "2", "--seq", "1"},
+      {"--ranks", "2", "--batch", "0"},
+      {"--ranks", "2", "--compute-dtype", "int8"},
       {"--ranks", "2", "--nonsense"},
   };
   for (const auto& flags : wrong) {

@@ -1,11 +1,15 @@
 #include "tieshard/cli/plan.h"
 
+#include <optional>
+
 #include <CLI/App.hpp>
 
 #include "tieshard/cli/flags.h"
+#include "tieshard/cli/memory_text.h"
 #include "tieshard/cli/model_view.h"
 #include "tieshard/cli/plan_summary.h"
 #include "tieshard/cli/plan_text.h"
+#include "tieshard/core/families/activation_sizes.h"
 
 namespace tieshard::cli {
 namespace {
@@ -23,12 +27,21 @@ ShardPlan build(const ResolvedModel& view, const ParameterTable& table, const Pl
   }
 }
 
+/// Nothing where nobody knows what a forward keeps.
+std::optional<TrainingMemory> predict(const ResolvedModel& view, const ShardPlan& plan, const TrainingStep& step) {
+  const std::optional<ActivationSizes> sizes = activation_sizes(view.checkpoint.config());
+  return sizes ? std::optional(predict_training_memory(plan, *sizes, step)) : std::nullopt;
+}
+
 } // namespace
 
 int run_plan(const PlanOptions& options, const Console& console) {
   const ResolvedModel view = resolve_model(options.directory, options.open.options());
   ParameterTable table = view.table;
   const DType dtype = dtype_flag("--param-dtype", options.param_dtype);
+  TrainingStep step = options.step;
+  step.compute_dtype = options.compute_dtype.empty() ? dtype : dtype_flag("--compute-dtype", options.compute_dtype);
+  step.reshard_after_forward = !options.no_reshard;
   for (ParameterInfo& parameter : table) {
     parameter.dtype = dtype;
   }
@@ -36,13 +49,18 @@ int run_plan(const PlanOptions& options, const Console& console) {
   require_room(plan, 0, options.load.options()); // rank 0 has the largest parts
   const std::int64_t ranks_per_host = options.ranks_per_host == 0 ? options.ranks : options.ranks_per_host;
   const PlanSummary summary = summarize(view.checkpoint, plan, ranks_per_host, options.load.sources());
+  const std::optional<TrainingMemory> memory = predict(view, plan, step);
   std::vector<Diagnostic> findings = view.findings;
   findings.insert(findings.end(), summary.findings.begin(), summary.findings.end());
   if (options.json) {
-    print_json(console.out, plan_document(view, plan, summary, options.shard.shard_dim, findings));
+    OrderedJson document = plan_document(view, plan, summary, options.shard.shard_dim, findings);
+    document["training"] = training_document(view.checkpoint.config(), step, memory);
+    print_json(console.out, document);
     return kExitSuccess;
   }
   print_plan(view, plan, summary, options.shard.shard_dim, console.out);
+  console.out.text << "\n";
+  print_training_memory(view.checkpoint.config(), step, memory, console.out);
   if (options.all) {
     console.out.text << "\n";
     print_parameters(plan, console.out);
@@ -51,6 +69,23 @@ int run_plan(const PlanOptions& options, const Console& console) {
   print_findings(console.err, findings);
   return kExitSuccess;
 }
+
+namespace {
+
+/// Those of train that its memory depends on.
+void add_step_flags(CLI::App& verb, PlanOptions& options) {
+  verb.add_option("--seq", options.step.sequence, "Tokens of a sequence, for the peak while training")
+      ->capture_default_str()
+      ->check(CLI::Range(std::int64_t{2}, std::int64_t{100'000'000}).description("from 2 to 100,000,000"));
+  verb.add_option("--batch", options.step.batch, "Sequences of each rank in a step, for the peak while training")
+      ->capture_default_str()
+      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1'000'000}).description("from 1 to 1,000,000"));
+  verb.add_option("--compute-dtype", options.compute_dtype, "Of the unsharded parameters and activations [param-dtype]")
+      ->type_name("DTYPE");
+  verb.add_flag("--no-reshard-after-forward", options.no_reshard, "Keep layers whole between forward and backward");
+}
+
+} // namespace
 
 void add_plan(CLI::App& app, Verb& chosen) {
   const auto options = std::make_shared<PlanOptions>();
@@ -69,16 +104,18 @@ void add_plan(CLI::App& app, Verb& chosen) {
   verb->add_option(
           "--param-dtype", options->param_dtype, "Dtype of parameters, gradients and AdamW state (default float32)")
       ->type_name("DTYPE");
+  add_step_flags(*verb, *options);
   add_open_flags(*verb, options->open);
   add_load_flags(*verb, options->load);
   verb->add_flag("--all", options->all, "List every parameter with its dimension and parts");
   verb->add_flag(
-      "--json", options->json, "Print JSON: parameters with parts, units, bytes of each rank and host, ties");
+      "--json", options->json, "Print JSON: parameters with parts, units, bytes of each rank and host, ties, training");
   verb->footer(
       "Examples:\n"
       "  tieshard plan smollm2/ --ranks 8\n"
       "  tieshard plan smollm2/ --ranks 64 --ranks-per-host 8\n"
       "  tieshard plan smollm2/ --ranks 3 --shard-dim first --param-dtype bfloat16\n"
+      "  tieshard plan smollm2/ --ranks 8 --seq 2048 --batch 4 --compute-dtype bfloat16\n"
       "  tieshard plan smollm2/ --ranks 2 --dim model.norm.weight=0 --json");
   verb->callback(
       [options, &chosen] { chosen = [options](const Console& console) { return run_plan(*options, console); }; });

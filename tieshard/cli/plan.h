@@ -2,7 +2,7 @@
 //
 // `tieshard plan DIR --ranks N`: what each rank will hold and read, before anything runs.
 //
-// Flow: app -> [this] -> plan_text, plan_summary, json_output
+// Flow: app -> [this] -> plan_text, memory_text, plan_summary, json_output
 
 #pragma once
 
@@ -12,6 +12,7 @@
 
 #include "tieshard/cli/model_flags.h"
 #include "tieshard/cli/report.h"
+#include "tieshard/core/plan/training_memory.h"
 
 namespace tieshard::cli {
 
@@ -20,6 +21,9 @@ struct PlanOptions {
   std::int64_t ranks = 1;
   std::int64_t ranks_per_host = 0;     ///< 0: all on one host
   std::string param_dtype = "float32"; ///< of parameters, gradients and AdamW state in memory
+  TrainingStep step{};                 ///< its compute dtype comes from the next line
+  std::string compute_dtype{};         ///< empty: param_dtype
+  bool no_reshard = false;
   OpenFlags open{};
   ShardFlags shard{};
   LoadFlags load{};

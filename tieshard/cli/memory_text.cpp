@@ -1,0 +1,86 @@
+#include "tieshard/cli/memory_text.h"
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "tieshard/cli/model_view.h"
+#include "tieshard/cli/table.h"
+#include "tieshard/core/base/error.h"
+#include "tieshard/core/base/units.h"
+
+namespace tieshard::cli {
+namespace {
+
+struct Term {
+  const char* name;    ///< in JSON
+  const char* meaning; ///< for a person
+  std::uint64_t bytes;
+};
+
+std::vector<Term> terms_of(const TrainingMemory& memory) {
+  return {{"process", "the program and its libraries", memory.process},
+          {"shards", "shards of parameters", memory.shards},
+          {"moments", "AdamW's moments of the shards", memory.moments},
+          {"gradients", "gradients of the shards", memory.gradients},
+          {"whole_parameters", "whole parameters: root, and units in flight", memory.whole_parameters},
+          {"whole_gradients", "whole gradients: root, and units in flight", memory.whole_gradients},
+          {"activations", "activations", memory.activations},
+          {"loss", "logits of one piece", memory.loss},
+          {"holes", "holes of the heap", memory.holes}};
+}
+
+std::string why_not(const HfConfig& config) {
+  return concat("no formula says what a forward of ", architecture_name(config), " with this config keeps");
+}
+
+} // namespace
+
+void print_training_memory(const HfConfig& config,
+                           const TrainingStep& step,
+                           const std::optional<TrainingMemory>& memory,
+                           const Stream& out) {
+  if (!memory) {
+    Table table({left(), left()});
+    table.add({"training", concat("no prediction of a rank's peak: ", why_not(config))});
+    table.print(out);
+    return;
+  }
+  const std::string title = concat("peak while training (",
+                                   format_count(step.batch),
+                                   " x ",
+                                   format_count(step.sequence),
+                                   " tokens, ",
+                                   name(step.compute_dtype),
+                                   step.reshard_after_forward ? " compute)" : " compute, layers stay whole)");
+  Table table({left(title), right("largest rank")});
+  for (const Term& term : terms_of(*memory)) {
+    table.add({term.meaning, format_bytes(term.bytes)});
+  }
+  table.add({"resident at most", format_bytes(memory->total())});
+  table.print(out);
+}
+
+OrderedJson training_document(const HfConfig& config,
+                              const TrainingStep& step,
+                              const std::optional<TrainingMemory>& memory) {
+  OrderedJson document{{"seq", step.sequence},
+                       {"batch", step.batch},
+                       {"compute_dtype", name(step.compute_dtype)},
+                       {"reshard_after_forward", step.reshard_after_forward},
+                       {"peak_bytes", nullptr},
+                       {"terms", nullptr}};
+  if (!memory) {
+    document["why"] = why_not(config);
+    return document;
+  }
+  document["peak_bytes"] = memory->total();
+  OrderedJson terms = OrderedJson::object();
+  for (const Term& term : terms_of(*memory)) {
+    terms[term.name] = term.bytes;
+  }
+  document["terms"] = terms;
+  return document;
+}
+
+} // namespace tieshard::cli
