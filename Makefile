@@ -62,6 +62,11 @@ bench-step: build ## Measure a training step against the peers (docs/benchmarks.
 	@tools/setup.sh test
 	@python bench/bench_step.py $(ARGS)
 
+.PHONY: bench-sharding
+bench-sharding: build ## Measure what sharding adds to a step, by layers and by ranks (docs/benchmarks.md)
+	@cmake --build --preset release --target bench_sharding
+	@build/release/bench/bench_sharding $(ARGS)
+
 .PHONY: format
 format: ## Format all C++ files in place
 	@tools/setup.sh format

@@ -1,11 +1,12 @@
 """A training step of SmolLM2-135M on 2 ranks: tieshard beside FSDP2, on the same tokens (`make bench-step`).
 
-    python bench/bench_step.py [--model DIR] [--ranks 2] [--steps 6] [--seq 256] [--repeats 1]
+    python bench/bench_step.py [--model DIR] [--ranks 2] [--steps 10] [--seq 256] [--repeats 1]
 
 Both sides run in turn, in fp32 and with bf16 compute over fp32 shards. A step is forward, backward and AdamW on one
-sequence a rank; step: median seconds without the first step; peak: resident memory of each rank. The losses of both
-sides stand below each table: they show that the same work was done. unsharded: the whole model in each rank, each
-training by itself without a word between them (its losses are of another training).
+sequence a rank; step: median seconds of --steps steps after 3 that do not count; peak: resident memory of each rank.
+The losses of both sides stand below each table: they show that the same work was done. unsharded: the whole model in
+each rank, each training by itself without a word between them (its losses are of another training). What sharding adds
+by layers and ranks: bench/bench_sharding.cpp.
 """
 
 import argparse
@@ -16,12 +17,13 @@ import sys
 
 from two_sides import ROOT, machine, median, print_table, run_peer, run_tieshard
 
+WARM_UP = 3  # steps, of every side
 SIDES = {"tieshard": run_tieshard, "fsdp2": run_peer, "unsharded": functools.partial(run_peer, loader="unsharded")}
 
 
 def measure(model, arguments, compute):
     """{side: [results]}, the sides taking turns."""
-    job = {"steps": arguments.steps, "batch": 1, "seq": arguments.seq, "param_dtype": "float32",
+    job = {"steps": WARM_UP + arguments.steps, "batch": 1, "seq": arguments.seq, "param_dtype": "float32",
            "compute_dtype": compute, "lr": 1e-4, "weight_decay": 0.01, "threads": 1}
     sides = [side for side in SIDES if side != "unsharded" or compute == "float32"]
     results = {side: [] for side in sides}
@@ -33,7 +35,7 @@ def measure(model, arguments, compute):
 
 
 def step_seconds(runs):
-    return median([seconds for result in runs for seconds in result["step_s"][1:]])
+    return median([seconds for result in runs for seconds in result["step_s"][WARM_UP:]])
 
 
 def report(results):
@@ -53,7 +55,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=pathlib.Path)
     parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--steps", type=int, default=6)
+    parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--seq", type=int, default=256)
     parser.add_argument("--repeats", type=int, default=1)
     arguments = parser.parse_args()
