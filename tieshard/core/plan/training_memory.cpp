@@ -68,8 +68,13 @@ class Step {
     }
   }
 
-  std::array<Moment, 4> moments() const {
-    return {at_the_loss(), as_backward_begins(), after_the_layers(), at_the_embedding()};
+  std::array<Moment, 6> moments() const {
+    return {at_the_loss(),
+            after_the_loss(),
+            as_backward_begins(),
+            after_the_layers(),
+            at_the_embedding(),
+            as_the_root_is_reduced()};
   }
 
   double shards() const {
@@ -81,19 +86,26 @@ class Step {
   }
 
  private:
-  /// All activations are there, the head's gradient, and one piece of logits.
+  /// All activations are there, what the head's gradient is made of, and one piece of logits.
   Moment at_the_loss() const {
     Moment moment = throughout();
     add_kept_units(moment);
     add_casts(moment);
     add_activations(moment.activations);
-    const double float32_head = 4.0 * static_cast<double>(sizes_.vocab) * static_cast<double>(sizes_.hidden);
-    if (element_ < 4) {
-      moment.whole_gradients.heap += float32_head; // in slices, until all pieces have been added up
-    } else {
-      moment.whole_gradients.add(head_bytes());
-    }
+    add_head_in_the_making(moment.whole_gradients);
     add_loss(moment.loss);
+    return moment;
+  }
+
+  /// The pieces have been gone through, and the head's gradient is put together.
+  Moment after_the_loss() const {
+    Moment moment = throughout();
+    add_kept_units(moment);
+    add_activations(moment.activations);
+    if (keeps_slopes()) {
+      add_head_in_the_making(moment.whole_gradients);
+    }
+    moment.whole_gradients.add(head_bytes());
     return moment;
   }
 
@@ -122,24 +134,34 @@ class Step {
     return moment;
   }
 
-  /// The root's gradients are whole, a tied one twice while both uses are added up; then they are reduced.
+  /// The root's gradients are whole. Autograd adds that of a tied embedding to the head's in a tensor of its own.
   Moment at_the_embedding() const {
     Moment moment = throughout();
     add_layer_gradients(moment);
     add_whole(moment.whole_gradients, 0);
-    Pools second;
-    Pools reduced;
     for (const std::size_t index : plan_.units().front().parameters) {
       const ShardedParameter& parameter = plan_.parameters()[index];
       if (!plan_.ties().aliases(parameter.fqn).empty()) {
-        second.add(whole_numel(parameter) * element_);
-      }
-      if (plan_.ranks() > 1) {
-        reduced.add(shard_bytes(parameter));
+        moment.whole_gradients.add(whole_numel(parameter) * element_);
       }
     }
-    const bool adding_is_more = second.heap + second.mapped >= reduced.heap + reduced.mapped;
-    (adding_is_more ? moment.whole_gradients : moment.gradients) += adding_is_more ? second : reduced;
+    return moment;
+  }
+
+  /// The root's gradients become those of its shards. One rank frees the whole parameters first.
+  Moment as_the_root_is_reduced() const {
+    Moment moment = throughout();
+    add_layer_gradients(moment);
+    add_whole(moment.whole_gradients, 0);
+    if (alone()) {
+      return moment;
+    }
+    if (plan_.ranks() == 1) {
+      moment.whole_parameters = {};
+    }
+    for (const std::size_t index : plan_.units().front().parameters) {
+      moment.gradients.add(shard_bytes(plan_.parameters()[index]));
+    }
     return moment;
   }
 
@@ -212,14 +234,38 @@ class Step {
     pools.add(static_cast<double>(sizes_.hidden) * tokens_ * element_, step_.batch > 1 ? 4 : 3);
   }
 
+  bool narrow() const {
+    return element_ < 4;
+  }
+
+  /// Rows of logits: the last token of a sequence predicts nothing.
+  std::int64_t rows() const {
+    return (step_.sequence - 1) * step_.batch;
+  }
+
+  /// Whether the loss of a narrow dtype keeps the slopes of all rows, rather than sums in float32.
+  bool keeps_slopes() const {
+    return narrow() && rows() * 2 <= sizes_.hidden * 4;
+  }
+
+  void add_head_in_the_making(Pools& pools) const {
+    const auto vocab = static_cast<double>(sizes_.vocab);
+    if (keeps_slopes()) {
+      pools.add(static_cast<double>(rows()) * vocab * element_);
+    } else if (narrow()) {
+      pools.heap += 4 * vocab * static_cast<double>(sizes_.hidden); // in slices
+    } else {
+      pools.add(head_bytes());
+    }
+  }
+
   /// Logits in the compute dtype, in float32, and their softmax.
   void add_loss(Pools& pools) const {
     const auto vocab = static_cast<double>(sizes_.vocab);
-    const std::int64_t rows = (step_.sequence - 1) * step_.batch;
     const auto fitting = static_cast<std::int64_t>(static_cast<double>(kLogitsPieceBytes) / (4 * vocab));
     const std::int64_t most = std::max<std::int64_t>(1, fitting);
-    const std::int64_t pieces = std::max<std::int64_t>(1, (rows + most - 1) / most);
-    const double logits = static_cast<double>((rows + pieces - 1) / pieces) * vocab;
+    const std::int64_t pieces = std::max<std::int64_t>(1, (rows() + most - 1) / most);
+    const double logits = static_cast<double>((rows() + pieces - 1) / pieces) * vocab;
     pools.add(logits * element_);
     pools.add(logits * 4, step_.compute_dtype == DType::kF32 ? 1 : 2);
   }
@@ -271,7 +317,7 @@ std::uint64_t TrainingMemory::total() const {
 
 TrainingMemory predict_training_memory(const ShardPlan& plan, const ActivationSizes& sizes, const TrainingStep& step) {
   const Step model(plan, sizes, step);
-  const std::array<Moment, 4> moments = model.moments();
+  const std::array<Moment, 6> moments = model.moments();
   const auto fullest = [&moments](double Pools::* pool) {
     return *std::ranges::max_element(moments, {}, [pool](const Moment& moment) { return moment.total(pool); });
   };
