@@ -6,7 +6,6 @@
 
 #include "tieshard/core/base/error.h"
 #include "tieshard/core/families/family.h"
-#include "tieshard/runtime/models/layers.h"
 #include "tieshard/runtime/models/make_model.h"
 #include "tieshard/runtime/tensors/module_parameters.h"
 
@@ -60,28 +59,6 @@ TEST(PaddingRow, OfATiedEmbeddingGetsTheHeadsGradientOnly) {
   EXPECT_GT(untied.at(kHead)[kPadding].abs().max().item<float>(), 0.0F);
   EXPECT_TRUE(at::allclose(tied.at(kEmbed)[kPadding], untied.at(kHead)[kPadding], 1e-5, 1e-6));
   EXPECT_TRUE(at::allclose(tied.at(kEmbed), untied.at(kEmbed) + untied.at(kHead), 1e-5, 1e-6));
-}
-
-TEST(SharedEmbedding, HasADenseGradientAlsoWhereNothingElseUsesTheWeight) {
-  const at::Tensor ids = at::tensor({1L, 4L, 1L, kPadding}, at::kLong).view({2, 2});
-  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
-    const at::TensorOptions options = at::TensorOptions().dtype(dtype);
-    Embedding alone(6, 2, kPadding, options, /*shared=*/false);
-    Embedding shared(6, 2, kPadding, options, /*shared=*/true);
-    {
-      const at::NoGradGuard no_grad;
-      alone->weight.fill_(1);
-      shared->weight.fill_(1);
-    }
-    for (int pass = 1; pass <= 2; ++pass) { // the second one adds to what is there
-      alone->forward(ids).sum().backward();
-      shared->forward(ids).sum().backward();
-      ASSERT_EQ(shared->weight.grad().layout(), at::kStrided);
-      EXPECT_EQ(shared->weight.grad().scalar_type(), dtype);
-      EXPECT_TRUE(at::equal(shared->weight.grad(), alone->weight.grad())) << "pass " << pass;
-      EXPECT_EQ(shared->weight.grad()[1][0].item<double>(), 2.0 * pass);
-    }
-  }
 }
 
 TEST(PaddingRow, IsCountedFromTheEndWhenNegative) {

@@ -1,12 +1,9 @@
 #include "tieshard/runtime/models/layers.h"
 
 #include <cmath>
-#include <memory>
 #include <numbers>
 
 #include <ATen/ATen.h>
-#include <torch/csrc/autograd/function_hook.h>
-#include <torch/csrc/autograd/variable.h>
 
 #include "tieshard/runtime/models/lean_functions.h"
 #include "tieshard/runtime/models/linear_kernel.h"
@@ -36,16 +33,6 @@ at::Tensor rope_frequencies(std::int64_t head_dim, const RopeConfig& rope) {
   return rope.type == "linear" ? inv_freq / rope.factor : inv_freq;
 }
 
-/// Where nothing but the embedding used the weight in a pass, its gradient arrives sparse. (Tensor::register_hook would
-/// not let a hook change the layout.)
-class DenseGradient : public torch::autograd::FunctionPreHook {
- public:
-  torch::autograd::variable_list operator()(const torch::autograd::variable_list& gradients) override {
-    const at::Tensor& gradient = gradients.front();
-    return {gradient.defined() && gradient.is_sparse() ? gradient.to_dense() : gradient};
-  }
-};
-
 } // namespace
 
 LinearImpl::LinearImpl(std::int64_t in, std::int64_t out, bool with_bias, const at::TensorOptions& options) {
@@ -66,16 +53,14 @@ EmbeddingImpl::EmbeddingImpl(std::int64_t count,
                              std::optional<std::int64_t> padding_idx,
                              const at::TensorOptions& options,
                              bool shared)
-    : weight(register_parameter("weight", at::empty({count, size}, options))),
-      padding_idx_(padding_idx.value_or(-1)),
-      shared_(shared) {
-  if (shared_) {
-    torch::autograd::impl::add_hook(weight, std::make_unique<DenseGradient>());
+    : weight(register_parameter("weight", at::empty({count, size}, options))), padding_idx_(padding_idx.value_or(-1)) {
+  if (shared) {
+    shared_.emplace(weight);
   }
 }
 
 at::Tensor EmbeddingImpl::forward(const at::Tensor& ids) const {
-  return at::embedding(weight, ids, padding_idx_, /*scale_grad_by_freq=*/false, /*sparse=*/shared_);
+  return shared_ ? shared_->lookup(weight, ids, padding_idx_) : at::embedding(weight, ids, padding_idx_);
 }
 
 RmsNormImpl::RmsNormImpl(std::int64_t size, double eps, const at::TensorOptions& options)

@@ -18,6 +18,7 @@
 #include <torch/nn/module.h>
 
 #include "tieshard/core/checkpoint/hf_config.h"
+#include "tieshard/runtime/models/shared_embedding.h"
 
 namespace tieshard {
 
@@ -39,8 +40,8 @@ TORCH_MODULE(Linear);
 /// Rows of W [V, H] by token id. The row `padding_idx` gets no gradient from here.
 class EmbeddingImpl : public torch::nn::Module {
  public:
-  /// @param shared  the weight has another use, which makes a whole gradient. This one is then added into that, row by
-  ///                row, instead of being a second whole one [V, H]. `.grad` is dense in any case
+  /// @param shared  the weight has another use, which makes a whole gradient: this one's rows are added into that
+  ///                (shared_embedding.h)
   EmbeddingImpl(std::int64_t count,
                 std::int64_t size,
                 std::optional<std::int64_t> padding_idx,
@@ -54,7 +55,7 @@ class EmbeddingImpl : public torch::nn::Module {
 
  private:
   std::int64_t padding_idx_;
-  bool shared_;
+  std::optional<SharedEmbedding> shared_;
 };
 TORCH_MODULE(Embedding);
 
