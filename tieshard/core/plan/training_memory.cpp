@@ -68,13 +68,8 @@ class Step {
     }
   }
 
-  std::array<Moment, 6> moments() const {
-    return {at_the_loss(),
-            after_the_loss(),
-            as_backward_begins(),
-            after_the_layers(),
-            at_the_embedding(),
-            as_the_root_is_reduced()};
+  std::array<Moment, 5> moments() const {
+    return {at_the_loss(), after_the_loss(), as_backward_begins(), after_the_layers(), as_the_root_is_reduced()};
   }
 
   double shards() const {
@@ -134,21 +129,8 @@ class Step {
     return moment;
   }
 
-  /// The root's gradients are whole. Autograd adds that of a tied embedding to the head's in a tensor of its own.
-  Moment at_the_embedding() const {
-    Moment moment = throughout();
-    add_layer_gradients(moment);
-    add_whole(moment.whole_gradients, 0);
-    for (const std::size_t index : plan_.units().front().parameters) {
-      const ShardedParameter& parameter = plan_.parameters()[index];
-      if (!plan_.ties().aliases(parameter.fqn).empty()) {
-        moment.whole_gradients.add(whole_numel(parameter) * element_);
-      }
-    }
-    return moment;
-  }
-
-  /// The root's gradients become those of its shards. One rank frees the whole parameters first.
+  /// The root's gradients are whole, that of a tied embedding added into the head's, and become those of its shards.
+  /// One rank frees the whole parameters first.
   Moment as_the_root_is_reduced() const {
     Moment moment = throughout();
     add_layer_gradients(moment);
@@ -317,7 +299,7 @@ std::uint64_t TrainingMemory::total() const {
 
 TrainingMemory predict_training_memory(const ShardPlan& plan, const ActivationSizes& sizes, const TrainingStep& step) {
   const Step model(plan, sizes, step);
-  const std::array<Moment, 6> moments = model.moments();
+  const std::array<Moment, 5> moments = model.moments();
   const auto fullest = [&moments](double Pools::* pool) {
     return *std::ranges::max_element(moments, {}, [pool](const Moment& moment) { return moment.total(pool); });
   };
