@@ -172,9 +172,12 @@ TEST_F(LoadVerb, TakesADimensionThatTheParameterHasNotForABadFlag) {
 }
 
 TEST_F(LoadVerb, SaysWhichRanksThereAre) {
-  const Answer answer = load({"--ranks", "2", "--rank", "-1"});
-  EXPECT_EQ(answer.status, 2);
-  EXPECT_THAT(answer.err, AllOf(HasSubstr("[bad-flag]"), HasSubstr("expected 0 to 1, got -1")));
+  const Answer above = load({"--ranks", "2", "--rank", "2"});
+  EXPECT_EQ(above.status, 2);
+  EXPECT_THAT(above.err, AllOf(HasSubstr("[bad-flag]"), HasSubstr("expected 0 to 1, got 2")));
+  const Answer below = load({"--ranks", "2", "--rank", "-1"});
+  EXPECT_EQ(below.status, 2);
+  EXPECT_THAT(below.err, AllOf(HasSubstr("where: --rank\n"), HasSubstr("from 0 to 65535, got -1"), HasSubstr("fix:")));
 }
 
 TEST_F(LoadVerb, ShowsValuesWithJsonOnly) {

@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import re
 import shutil
 import signal
 import threading
@@ -9,6 +10,7 @@ import time
 
 import numpy
 import pytest
+from namespaces import with_own_temporary_folders
 from running import clean_environment, free_port, read_metrics, wait_for
 
 VOCAB, SEQ, RANKS = 101, 16, 3
@@ -17,7 +19,8 @@ LIMIT = 30  # seconds within which all ranks have to end
 
 
 def train_command(model, folder, tokens, steps=LONG):
-    tokens.astype("<u2").tofile(folder / "tokens.bin")
+    if tokens is not None:
+        tokens.astype("<u2").tofile(folder / "tokens.bin")
     return ["train", "--model", model, "--data", folder / "tokens.bin", "--out", folder / "run", "--steps", steps,
             "--lr", 1e-4, "--batch", 1, "--seq", SEQ, "--threads", 1, "--no-shuffle"]
 
@@ -71,11 +74,7 @@ class Output:
 def running(processes, tieshard, tiny, tmp_path):
     """A run on three ranks that has made its first steps: (launcher process, its output)."""
     command = [tieshard, *train_command(tiny, tmp_path, random_tokens(LONG)), "--ranks", RANKS]
-    process = processes(command, env=clean_environment())
-    output = Output(process)
-    wait_for(lambda: read_metrics(tmp_path / "run") or process.poll() is not None, 60, "the first step")
-    assert process.poll() is None, output.text()
-    return process, output
+    return first_steps(processes, command, tmp_path, clean_environment())
 
 
 def ended(process):
@@ -97,6 +96,32 @@ def test_a_killed_rank_ends_the_others_and_is_named(running, rank):
     assert "signal 9" in text
     first = min((text.index(code) for code in ("rank-died", "collective-failed", "peer-failed") if code in text))
     assert first == text.index("rank-died"), f"the dead rank is not what is said first:\n{text}"
+
+
+def first_steps(processes, command, folder, env):
+    """A run of the launcher that has made its first steps: (launcher process, its output)."""
+    process = processes(command, env=env)
+    output = Output(process)
+    wait_for(lambda: read_metrics(folder / "run") or process.poll() is not None, 60, "the first step")
+    assert process.poll() is None, output.text()
+    return process, output
+
+
+@pytest.mark.parametrize("backend", ["shm", "gloo"])
+def test_a_stopped_rank_ends_the_others_with_rank_and_operation(processes, tieshard, tiny, tmp_path, backend):
+    """Wherever it was stopped. Over shared memory the rank that did not come is named too; the launcher names it anyway."""
+    timeout = 3
+    command = [tieshard, *train_command(tiny, tmp_path, random_tokens(LONG)), "--ranks", RANKS, "--timeout", timeout]
+    process, output = first_steps(processes, command, tmp_path, clean_environment(TIESHARD_BACKEND=backend))
+    stopped = pid_of_rank(process.pid, 1)
+    os.kill(stopped, signal.SIGSTOP)
+    assert ended(process) == 4
+    text = output.text()
+    for rank in (0, 2):
+        assert re.search(rf"rank {rank}/{RANKS}, (all_gather|reduce_scatter|all_reduce|barrier)", text), text
+    if backend == "shm":
+        assert f"rank 1 (process {stopped}) did not come within {timeout}000 ms" in text, text
+    assert f"rank 1/{RANKS}, process {stopped}" in text, text  # of the launcher, which had to kill it
 
 
 def test_ctrl_c_reaches_the_whole_group_and_leaves_nothing(running):
@@ -170,3 +195,41 @@ def test_a_peer_that_never_comes_is_reported_in_time(processes, tieshard, tiny, 
     output = Output(process)
     assert ended(process) == 4
     assert "rendezvous-failed" in output.text()
+    assert "waited up to 3 s for rank 1, which did not come" in output.text()
+
+
+@pytest.mark.parametrize("backend", ["auto", "gloo"])
+@pytest.mark.parametrize("missing", range(3))
+def test_a_rank_that_never_comes_is_named_by_all_the_others(processes, tieshard, tiny, tmp_path, missing, backend):
+    port = free_port()
+    command = [tieshard, *train_command(tiny, tmp_path, random_tokens(4), 4), "--timeout", 3]
+    started = [processes(command, env=clean_environment(
+        RANK=rank, WORLD_SIZE=3, LOCAL_RANK=rank, MASTER_ADDR="127.0.0.1", MASTER_PORT=port, TIESHARD_BACKEND=backend))
+        for rank in range(3) if rank != missing]
+    outputs = [Output(process) for process in started]
+    for process, output in zip(started, outputs, strict=True):
+        assert ended(process) == 4
+        assert "[rendezvous-failed]" in output.text() and f"for rank {missing}, which" in output.text(), output.text()
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("backend", ["auto", "gloo"])
+@pytest.mark.parametrize("delay", [0.15, 0.3, 0.45])
+def test_ranks_killed_while_they_connect_leave_no_file(processes, tieshard, tiny, tmp_path, delay, backend):
+    """Rank 2 is killed somewhere between its start and the first steps; then, wherever they are, the others end or are
+    ended. Their /tmp and /dev/shm are folders of this test's own."""
+    private = with_own_temporary_folders(tmp_path)
+    train_command(tiny, tmp_path, random_tokens(LONG))  # writes the tokens
+    command = train_command(tiny, pathlib.Path("/mnt"), None)
+    port = free_port()
+    started = [processes([*private, tieshard, *command, "--timeout", 3], env=clean_environment(
+        RANK=rank, WORLD_SIZE=3, LOCAL_RANK=rank, MASTER_ADDR="127.0.0.1", MASTER_PORT=port, TIESHARD_BACKEND=backend))
+        for rank in range(3)]
+    outputs = [Output(process) for process in started]
+    time.sleep(delay)
+    started[2].kill()
+    for process, output in zip(started[:2], outputs, strict=False):
+        assert ended(process) == 4, output.text()
+        assert re.search(r"\[(rendezvous|collective|peer)-failed\]", output.text()), output.text()
+    for folder in ("tmp", "shm"):
+        assert list((tmp_path / folder).iterdir()) == []

@@ -12,6 +12,7 @@
 #include "tieshard/cli/demo_checkpoint.h"
 #include "tieshard/cli/demo_checks.h"
 #include "tieshard/cli/demo_text.h"
+#include "tieshard/cli/flags.h"
 #include "tieshard/cli/plan.h"
 #include "tieshard/cli/runtime_program.h"
 #include "tieshard/cli/table.h"
@@ -270,7 +271,7 @@ void add_demo(CLI::App& app, Verb& chosen) {
       ->type_name("FILE...");
   verb->add_option("--steps", options->steps, "Training steps, at least 20 (default 120)")
       ->type_name("S")
-      ->check(CLI::Range(kFewestSteps, std::int64_t{1'000'000}).description(""));
+      ->check(whole_number(kFewestSteps, 1'000'000));
   verb->add_flag("--clean", options->clean, "Remove the folder at the end");
   verb->footer(
       "Exit status 1 when the mean of the last ten losses is above 0.8 x that of the first ten, or the export is not "

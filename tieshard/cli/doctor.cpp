@@ -52,7 +52,7 @@ void add_doctor(CLI::App& app, Verb& chosen) {
   add_load_flags(*verb, options->load);
   verb->add_option("--threads", options->threads, "Threads that read values (default: one a processor, at most 8)")
       ->type_name("N")
-      ->check(CLI::Range(1, 1024).description("from 1 to 1024"));
+      ->check(whole_number(1, 1024).description("from 1 to 1024"));
   verb->add_flag("--json", options->json, "Print JSON: verdict, findings, ties, bytes of each rank");
   verb->footer(
       "Examples:\n"

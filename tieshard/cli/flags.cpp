@@ -1,6 +1,9 @@
 #include "tieshard/cli/flags.h"
 
+#include <algorithm>
 #include <charconv>
+#include <cmath>
+#include <optional>
 
 #include <CLI/App.hpp>
 
@@ -40,7 +43,54 @@ std::map<std::string, std::string> pairs(const std::vector<std::string>& values,
   return result;
 }
 
+template <typename Number>
+std::optional<Number> parsed(const std::string& text) {
+  Number value{};
+  const char* const end = text.data() + text.size();
+  const auto result = std::from_chars(text.data(), end, value);
+  return result.ec == std::errc() && result.ptr == end ? std::optional(value) : std::nullopt;
+}
+
+CLI::Validator expecting(const std::string& expected, const std::function<bool(const std::string&)>& fits) {
+  return CLI::Validator(
+      [=](std::string& text) { return fits(text) ? "" : concat("expected ", expected, ", got ", text); }, "");
+}
+
+bool has_leading_zero(const std::string& text) {
+  const std::size_t first = text.starts_with('-') ? 1 : 0;
+  return text.size() > first + 1 && text[first] == '0';
+}
+
 } // namespace
+
+CLI::Validator whole_number(std::int64_t least, std::int64_t most) {
+  return expecting(concat("a whole number from ", least, " to ", most), [=](const std::string& text) {
+    const auto value = parsed<std::int64_t>(text);
+    return value && *value >= least && *value <= most && !has_leading_zero(text);
+  });
+}
+
+CLI::Validator finite_number_from(double least) {
+  return expecting(concat("a finite number of at least ", least), [=](const std::string& text) {
+    const auto value = parsed<double>(text);
+    return value && std::isfinite(*value) && *value >= least;
+  });
+}
+
+CLI::Validator number_above(double bound) {
+  return expecting(concat("a number above ", bound), [=](const std::string& text) {
+    const auto value = parsed<double>(text);
+    return value && *value > bound;
+  });
+}
+
+CLI::Validator one_of(const std::vector<std::string>& words) {
+  std::string list;
+  for (const std::string& word : words) {
+    list += concat(list.empty() ? "" : word == words.back() ? " or " : ", ", word);
+  }
+  return expecting(list, [=](const std::string& text) { return std::ranges::find(words, text) != words.end(); });
+}
 
 void add_repeated(CLI::App& verb,
                   const std::string& flag,

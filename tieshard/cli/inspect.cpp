@@ -8,6 +8,7 @@
 
 #include <CLI/App.hpp>
 
+#include "tieshard/cli/flags.h"
 #include "tieshard/cli/json_output.h"
 #include "tieshard/cli/model_view.h"
 #include "tieshard/cli/name_pattern.h"
@@ -220,7 +221,7 @@ void add_inspect(CLI::App& app, Verb& chosen) {
       verb->add_option("--tensor", options->tensor, "Show this tensor and its first values")->type_name("NAME");
   verb->add_option("--first", options->first, "Number of values to show, 0 or more (default 8)")
       ->type_name("N")
-      ->check(CLI::Range(std::int64_t{0}, std::int64_t{1'000'000'000}).description(""))
+      ->check(whole_number(0, 1'000'000'000))
       ->needs(tensor);
   add_open_flags(*verb, options->open);
   verb->add_flag("--all", options->all, "List every tensor with its file and first byte")->excludes(tensor);

@@ -182,18 +182,20 @@ void add_load(CLI::App& app, Verb& chosen) {
   CLI::App* verb = app.add_subcommand("load", "Load a checkpoint as training would, and give account of every element");
   verb->add_option("DIR", options->directory, "Checkpoint directory: config.json and safetensors files")->required();
   add_ranks(*verb, options->ranks);
-  verb->add_option("--rank", options->rank, "Load this rank only (default: all, a process each)")->type_name("R");
+  verb->add_option("--rank", options->rank, "Load this rank only (default: all, a process each)")
+      ->type_name("R")
+      ->check(whole_number(0, kMostRanks - 1));
   add_shard_flags(*verb, options->shard);
   add_open_flags(*verb, options->open);
   add_load_flags(*verb, options->load);
   verb->add_option("--threads", options->threads, "Threads of each rank (default: the processors shared, at most 8)")
       ->type_name("N")
-      ->check(CLI::Range(1, 1024).description("from 1 to 1024"));
+      ->check(whole_number(1, 1024).description("from 1 to 1024"));
   verb->add_option("--out", options->out, "Write the parts as rank-00000-of-00002.safetensors here; must not exist")
       ->type_name("DIR");
   verb->add_option("--values", options->values, "With --json: the first K values of each part")
       ->type_name("K")
-      ->check(CLI::Range(std::int64_t{0}, kMostValues).description(""));
+      ->check(whole_number(0, kMostValues));
   verb->add_flag("--json", options->json, "Print JSON: findings, ties and the ledger of each rank");
   verb->footer(
       "Examples:\n"

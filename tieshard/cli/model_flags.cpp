@@ -8,8 +8,6 @@
 namespace tieshard::cli {
 namespace {
 
-constexpr std::int64_t kMostRanks = 65536;
-
 InputError bad_value(const std::string& flag, const std::string& expected, const std::string& got, std::string fix) {
   return InputError({.code = Code::kBadFlag,
                      .what = "a command line flag has a value that cannot be used",
@@ -34,7 +32,7 @@ void add_word(CLI::App& verb,
   for (const std::string& word : words) {
     shown += concat(shown.empty() ? "" : "|", word);
   }
-  verb.add_option(flag, value, help)->type_name(shown)->check(CLI::IsMember(words).description(""));
+  verb.add_option(flag, value, help)->type_name(shown)->check(one_of(words));
 }
 
 } // namespace
@@ -135,7 +133,7 @@ void add_ranks(CLI::App& verb, std::int64_t& ranks) {
   verb.add_option("--ranks", ranks, "Ranks that share one copy of the model")
       ->type_name("N")
       ->required()
-      ->check(CLI::Range(std::int64_t{1}, kMostRanks).description("from 1 to 65536"));
+      ->check(whole_number(1, kMostRanks).description("from 1 to 65536"));
 }
 
 std::uint64_t size_flag(const std::string& flag, const std::string& text) {

@@ -66,7 +66,10 @@ void add_shard_dim_flags(CLI::App& verb, ShardFlags& flags);
 void add_shard_flags(CLI::App& verb, ShardFlags& flags);
 void add_load_flags(CLI::App& verb, LoadFlags& flags);
 
-/// --ranks N, from 1 to 65,536.
+/// Of a plan, a load or a diagnosis.
+inline constexpr std::int64_t kMostRanks = 65536;
+
+/// --ranks N, from 1 to kMostRanks.
 void add_ranks(CLI::App& verb, std::int64_t& ranks);
 
 /// A size as "16MiB". @throws InputError bad-flag

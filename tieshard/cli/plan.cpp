@@ -14,8 +14,6 @@
 namespace tieshard::cli {
 namespace {
 
-constexpr std::int64_t kMostRanks = 65536;
-
 ShardPlan build(const ResolvedModel& view, const ParameterTable& table, const PlanOptions& options) {
   const ShardPlanOptions plan_options{
       .policy = options.shard.policy(), .dims = declared_dims(options.shard.dims), .units = view.units()};
@@ -94,12 +92,12 @@ void add_plan(CLI::App& app, Verb& chosen) {
   verb->add_option("--ranks", options->ranks, "Ranks that share one copy of the model")
       ->type_name("N")
       ->required()
-      ->check(CLI::Range(std::int64_t{1}, kMostRanks).description("from 1 to 65536"));
+      ->check(whole_number(1, kMostRanks).description("from 1 to 65536"));
   verb->add_option("--ranks-per-host",
                    options->ranks_per_host,
                    "Ranks that share a host and its page cache (default: all): what each host reads")
       ->type_name("N")
-      ->check(CLI::Range(std::int64_t{1}, kMostRanks).description("from 1 to 65536"));
+      ->check(whole_number(1, kMostRanks).description("from 1 to 65536"));
   add_shard_dim_flags(*verb, options->shard);
   verb->add_option(
           "--param-dtype", options->param_dtype, "Dtype of parameters, gradients and AdamW state (default float32)")

@@ -74,8 +74,22 @@ std::string command_words(const CLI::App& app) {
   return chosen.empty() ? app.get_name() : concat(app.get_name(), " ", chosen.front()->get_name());
 }
 
+// A flag's own check (flags.h) says "--flag: expected ..., got ...".
+Diagnostic bad_value(const std::string& words, const std::string& message) {
+  const std::size_t colon = message.find(": ");
+  const std::string flag = message.substr(0, colon);
+  return {.code = Code::kBadFlag,
+          .what = "a command line flag has a value that cannot be used",
+          .where = flag,
+          .why = colon == std::string::npos ? message : message.substr(colon + 2),
+          .fix = concat("give ", flag, " such a value; `", words, " --help` explains it")};
+}
+
 Diagnostic bad_flag(const CLI::App& app, const CLI::ParseError& error) {
   const std::string words = command_words(app);
+  if (dynamic_cast<const CLI::ValidationError*>(&error) != nullptr) {
+    return bad_value(words, error.what());
+  }
   return {.code = Code::kBadFlag,
           .what = "the command line cannot be used",
           .where = words,

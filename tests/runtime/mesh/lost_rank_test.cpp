@@ -1,6 +1,7 @@
 // What a rank sees when another one is gone, late, or never there.
 
 #include <ATen/ATen.h>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include <gtest/gtest.h>
 
@@ -66,6 +67,121 @@ TEST_P(LostRank, OneThatIsLateEndsACollectiveAfterTheMeshsTimeout) {
   });
 }
 
+TEST_P(LostRank, OneThatIsLateEndsEachCollectiveWithItsRankUnitAndOperation) {
+  const std::vector<std::pair<std::string, std::function<void(const DeviceMesh&)>>> collectives = {
+      {"all_gather",
+       [](const DeviceMesh& mesh) { all_gather_into_tensor(mesh, at::empty({2}), at::ones({1}), "h.7"); }},
+      {"reduce_scatter",
+       [](const DeviceMesh& mesh) { reduce_scatter_tensor(mesh, at::empty({1}), at::ones({2}), "h.7"); }},
+      {"all_reduce", [](const DeviceMesh& mesh) { all_reduce(mesh, at::ones({1}), ReduceOp::kSum, "h.7"); }},
+      {"broadcast", [](const DeviceMesh& mesh) { broadcast(mesh, at::ones({1}), 1, "h.7"); }}};
+  std::vector<int> ports;
+  for (std::size_t i = 0; i < collectives.size(); ++i) {
+    ports.push_back(loopback_port());
+  }
+  on_ranks(2, [&](const DeviceMesh& first) {
+    for (std::size_t i = 0; i < collectives.size(); ++i) {
+      const DeviceMesh mesh = DeviceMesh::connect(
+          {.rank = first.rank(), .world_size = 2, .master_port = ports[i], .backend = GetParam()}, milliseconds(500));
+      if (mesh.rank() == 0) {
+        expect_refusal([&] { collectives[i].second(mesh); },
+                       Code::kCollectiveFailed,
+                       {concat("rank 0/2, ", collectives[i].first, " of unit h.7"),
+                        GetParam() == BackendChoice::kShm ? "rank 1 (process " : "500"});
+      }
+      barrier(first);
+    }
+  });
+}
+
+/// What a rank says in its store when it gets to a stage of connecting.
+struct ConnectStage {
+  const char* name;
+  BackendChoice backend;
+};
+
+class KilledWhileConnecting : public ::testing::TestWithParam<ConnectStage> {};
+
+TEST_P(KilledWhileConnecting, IsNamedByTheOthersWithinTheTimeout) {
+  const int port = loopback_port();
+  on_ranks(4, [&](const DeviceMesh& all) {
+    const RankEnvironment environment{
+        .rank = all.rank(), .world_size = 3, .master_port = port, .backend = GetParam().backend};
+    if (all.rank() == 3) { // no rank of the group: it hears when rank 2 gets to the stage, and kills it
+      c10d::TCPStoreOptions options;
+      options.port = static_cast<std::uint16_t>(port);
+      options.timeout = seconds(20);
+      c10d::TCPStore store("127.0.0.1", options);
+      const std::vector<std::uint8_t> pid = store.get("pid");
+      try {
+        store.wait({concat("tieshard/0/", GetParam().name, "/2")}, seconds(20));
+      } catch (const std::exception&) { // the ranks were faster: connected already, and the store is gone
+      }
+      ::kill(std::stoi(std::string(pid.begin(), pid.end())), SIGKILL);
+      return;
+    }
+    if (all.rank() == 2) {
+      const pid_t child = ::fork();
+      if (child == 0) {
+        c10d::TCPStoreOptions options;
+        options.port = static_cast<std::uint16_t>(port);
+        options.timeout = seconds(20);
+        c10d::TCPStore store("127.0.0.1", options);
+        const std::string pid = std::to_string(::getpid());
+        store.set("pid", std::vector<std::uint8_t>(pid.begin(), pid.end()));
+        try {
+          const DeviceMesh mesh = DeviceMesh::connect(environment, milliseconds(2000));
+          ::pause(); // it was connected before the signal came
+        } catch (const std::exception&) {
+        }
+        ::_exit(0);
+      }
+      int status = 0;
+      ::waitpid(child, &status, 0);
+      EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+      return;
+    }
+    const auto start = Clock::now();
+    try {
+      const DeviceMesh mesh = DeviceMesh::connect(environment, milliseconds(2000));
+      barrier(mesh);
+      ADD_FAILURE() << "a rank that was killed came to a barrier";
+    } catch (const PeerError& error) {
+      const Code code = error.diagnostic().code;
+      EXPECT_TRUE(code == Code::kRendezvousFailed || code == Code::kCollectiveFailed) << error.what();
+      EXPECT_NE(error.diagnostic().fix, "");
+      const bool gloo_runs = code == Code::kCollectiveFailed && GetParam().backend == BackendChoice::kGloo;
+      if (!gloo_runs) { // Gloo knows its peers by address only
+        EXPECT_THAT(error.diagnostic().why, ::testing::HasSubstr("rank 2")) << error.what();
+      }
+    }
+    EXPECT_LT(Clock::now() - start, seconds(20));
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Stages,
+                         KilledWhileConnecting,
+                         ::testing::Values(ConnectStage{"host", BackendChoice::kAuto},
+                                           ConnectStage{"memory", BackendChoice::kAuto},
+                                           ConnectStage{"joined", BackendChoice::kAuto},
+                                           ConnectStage{"gloo", BackendChoice::kGloo},
+                                           ConnectStage{"connected", BackendChoice::kGloo}),
+                         [](const auto& info) { return info.param.name; });
+
+TEST(LostRankOfAGroup, IsNamedByItsNumberAmongAll) {
+  const int port = loopback_port();
+  on_ranks(4, [&](const DeviceMesh& first) {
+    const RankEnvironment environment{.rank = first.rank(), .world_size = 4, .master_port = port};
+    const DeviceMesh mesh = DeviceMesh::connect(environment, milliseconds(1000), {2, 2});
+    if (mesh.rank() == 2) {
+      expect_refusal([&] { all_reduce(mesh.axis("dp_shard"), at::ones({1}), ReduceOp::kSum, "layers.1"); },
+                     Code::kCollectiveFailed,
+                     {"rank 2/4, all_reduce of unit layers.1", "rank 3 (process ", "did not come within 1000 ms"});
+    }
+    barrier(first);
+  });
+}
+
 TEST(LostMeetingPoint, IsNamedAfterTheTimeout) {
   const int port = loopback_port();
   on_ranks(1, [&](const DeviceMesh&) {
@@ -73,7 +189,7 @@ TEST(LostMeetingPoint, IsNamedAfterTheTimeout) {
     const auto start = Clock::now();
     expect_refusal([&] { DeviceMesh::connect(environment, milliseconds(1000)); },
                    Code::kRendezvousFailed,
-                   {"rank 1/2", concat("127.0.0.1:", port), "waited up to 1 s", "MASTER_ADDR"});
+                   {"rank 1/2", concat("127.0.0.1:", port), "waited up to 1 s for rank 0", "MASTER_ADDR"});
     EXPECT_LT(Clock::now() - start, seconds(8));
   });
 }

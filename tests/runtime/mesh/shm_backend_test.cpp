@@ -5,6 +5,8 @@
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
 #include <gtest/gtest.h>
+#include <sys/prctl.h>
+#include <unistd.h>
 
 #include "tieshard/core/base/error.h"
 #include "tieshard/runtime/mesh/collectives.h"
@@ -55,34 +57,73 @@ TEST(BackendChoice, SharedMemoryThatCannotBeIsAnErrorWhereItWasAskedFor) {
                      Code::kBadEnvironment,
                      {"rank 0/2", "rank 1 was told to use gloo", "TIESHARD_BACKEND"});
     } else {
-      expect_refusal([&] { DeviceMesh::connect(environment, seconds(5)); }, Code::kRendezvousFailed, {"rank 1/2"});
+      expect_refusal([&] { DeviceMesh::connect(environment, seconds(5)); },
+                     Code::kRendezvousFailed,
+                     {"rank 1/2", "rank 0 was told to share memory"});
     }
   });
 }
 
-TEST(ShmRendezvous, OneRankOnAnotherHostKeepsAllFromIt) {
+/// Rank 0 of ranks 4 and 6, whose other one has said these things already.
+ShmMeeting meet_with_one_that_says(const std::vector<std::pair<std::string, std::string>>& said) {
   c10d::HashStore store;
-  const std::string elsewhere = "another kernel";
-  store.set("shm/host/1", std::vector<std::uint8_t>(elsewhere.begin(), elsewhere.end()));
-  const ShmMeeting meeting = meet_over_shm(store, 0, 2, seconds(5), true);
+  for (const auto& [stage, text] : said) {
+    store.set(stage + "/1", std::vector<std::uint8_t>(text.begin(), text.end()));
+  }
+  RollCall calls(store, 0, {4, 6}, seconds(5));
+  return meet_over_shm(calls, true);
+}
+
+TEST(ShmRendezvous, OneRankOnAnotherHostKeepsAllFromIt) {
+  const ShmMeeting meeting = meet_with_one_that_says({{"host", "another pid:[1] net:[1]"}});
   EXPECT_EQ(meeting.group, nullptr);
-  EXPECT_EQ(meeting.why_not, "rank 1 is on another host than rank 0, or in another container");
+  EXPECT_EQ(meeting.why_not, "rank 6 is on another host than rank 4");
 }
 
 TEST(ShmRendezvous, OneRankThatCannotMapTheMemoryKeepsAllFromIt) {
-  c10d::HashStore store;
-  const std::string host = host_identity();
-  store.set("shm/host/1", std::vector<std::uint8_t>(host.begin(), host.end()));
-  const std::string report = "!/proc/1/fd/5: Permission denied";
-  store.set("shm/joined/1", std::vector<std::uint8_t>(report.begin(), report.end()));
-  const ShmMeeting meeting = meet_over_shm(store, 0, 2, seconds(5), true);
+  const ShmMeeting meeting = meet_with_one_that_says(
+      {{"host", HostIdentity::own().to_text()}, {"memory", ""}, {"joined", "!/proc/1/fd/5: Permission denied"}});
   EXPECT_EQ(meeting.group, nullptr);
-  EXPECT_EQ(meeting.why_not, "rank 1, /proc/1/fd/5: Permission denied");
+  EXPECT_EQ(meeting.why_not, "rank 6, /proc/1/fd/5: Permission denied");
 }
 
-TEST(ShmRendezvous, AHostIsTheSameForAllItsProcesses) {
-  EXPECT_EQ(host_identity(), host_identity());
-  EXPECT_THAT(host_identity(), ::testing::HasSubstr("pid:["));
+/// As between users without rights over each other.
+TEST(ShmRendezvous, ARankThatMayNotLookIntoTheOtherKeepsAllFromIt) {
+  connect_with({BackendChoice::kAuto, BackendChoice::kAuto}, [](const RankEnvironment& environment) {
+    const bool root = ::geteuid() == 0; // who may look into any process, while it is root
+    if (environment.rank == 1 && root) {
+      ASSERT_EQ(::setresuid(65534, 65534, 65534), 0);
+    }
+    ::prctl(PR_SET_DUMPABLE, 0);
+    const DeviceMesh mesh = DeviceMesh::connect(environment, seconds(20));
+    EXPECT_EQ(mesh.backend_name(), "gloo");
+    EXPECT_THAT(mesh.backend_note(), ::testing::HasSubstr("rank 1, /proc/"));
+    at::Tensor sum = at::ones({2});
+    all_reduce(mesh, sum);
+    EXPECT_EQ(sum[0].item<float>(), 2.0F);
+  });
+}
+
+TEST(HostIdentity, IsTheSameForAllProcessesOfAHost) {
+  const HostIdentity own = HostIdentity::own();
+  EXPECT_EQ(own.kernel.size(), 36U);
+  EXPECT_THAT(own.processes, ::testing::HasSubstr("pid:["));
+  EXPECT_THAT(own.network, ::testing::HasSubstr("net:["));
+  EXPECT_EQ(difference(own, HostIdentity::from_text(HostIdentity::own().to_text())), "");
+}
+
+TEST(HostIdentity, TellsHostsContainersAndNetworksApart) {
+  const HostIdentity one{.kernel = "k", .processes = "pid:[1]", .network = "net:[1]"};
+  EXPECT_EQ(difference(one, one), "");
+  EXPECT_EQ(difference(one, {"l", "pid:[1]", "net:[1]"}), "on another host");
+  EXPECT_EQ(difference(one, {"k", "pid:[2]", "net:[1]"}), "in another container (namespace of process ids)");
+  EXPECT_EQ(difference(one, {"k", "pid:[1]", "net:[2]"}), "in another network namespace");
+}
+
+TEST(HostIdentity, ThatIsNotKnownIsEqualToNone) {
+  const HostIdentity unknown = HostIdentity::from_text(HostIdentity().to_text());
+  EXPECT_EQ(difference(unknown, unknown), "on another host");
+  EXPECT_EQ(difference({"k", "", ""}, {"k", "", ""}), "in another container (namespace of process ids)");
 }
 
 TEST(ShmBackend, RefusesWhatItCannotMove) {

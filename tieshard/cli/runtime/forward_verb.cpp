@@ -9,6 +9,7 @@
 
 #include <CLI/App.hpp>
 
+#include "tieshard/cli/flags.h"
 #include "tieshard/cli/model_flags.h"
 #include "tieshard/cli/runtime/ranks.h"
 #include "tieshard/core/base/units.h"
@@ -186,7 +187,9 @@ void add_forward(CLI::App& app, Verb& chosen) {
   verb->add_option("DIR", flags->model, "Hugging Face checkpoint directory")->required();
   verb->add_option("--tokens", flags->tokens, "Raw token file, or safetensors with input_ids")->required();
   verb->add_option("--out", flags->out, "File for the logits")->required();
-  verb->add_option("--count", flags->count, "First tokens of a raw file to use; 0: all")->capture_default_str();
+  verb->add_option("--count", flags->count, "First tokens of a raw file to use; 0: all")
+      ->check(whole_number(0, 1'000'000'000))
+      ->capture_default_str();
   add_token_dtype_flag(*verb, flags->data_dtype);
   verb->add_option("--dtype", flags->dtype, "Of parameters and computation")->capture_default_str();
   add_open_flags(*verb, flags->open);
@@ -196,7 +199,6 @@ void add_forward(CLI::App& app, Verb& chosen) {
   verb->callback([flags, &chosen] {
     chosen = [flags](const Console& console) {
       const at::ScalarType dtype = to_torch(dtype_flag("--dtype", flags->dtype));
-      require_between("--count", flags->count, 0, 1'000'000'000);
       require_new_file(flags->out);
       return run_ranks(
           flags->ranks, console, [&](const DeviceMesh& mesh) { forward_on(*flags, dtype, mesh, console); });

@@ -5,6 +5,7 @@
 
 #include <CLI/App.hpp>
 
+#include "tieshard/cli/flags.h"
 #include "tieshard/runtime/mesh/local_launcher.h"
 #include "tieshard/runtime/mesh/rank_environment.h"
 
@@ -64,16 +65,22 @@ void require_same_count(const RankFlags& flags, const RankEnvironment& environme
 void add_rank_flags(CLI::App& verb, RankFlags& flags) {
   verb.add_option(
           "--ranks", flags.ranks, "Processes to start on this host; under torchrun, srun or mpirun leave it out")
+      ->check(whole_number(1, 4096))
       ->capture_default_str();
-  verb.add_option("--threads", flags.threads, "Threads of each rank")->capture_default_str();
+  verb.add_option("--threads", flags.threads, "Threads of each rank")
+      ->check(whole_number(1, 1024))
+      ->capture_default_str();
   verb.add_option("--timeout", flags.timeout_s, "Seconds to wait for another rank before giving up")
+      ->check(whole_number(1, 1'000'000))
       ->capture_default_str();
 }
 
+std::int64_t rank_count(const RankFlags& flags) {
+  const std::int64_t started = read_rank_environment().world_size;
+  return started == 1 ? flags.ranks : started;
+}
+
 int run_ranks(const RankFlags& flags, const Console& console, const std::function<void(const DeviceMesh&)>& work) {
-  require_between("--ranks", flags.ranks, 1, 4096);
-  require_between("--threads", flags.threads, 1, 1024);
-  require_between("--timeout", flags.timeout_s, 1, 1'000'000);
   RankEnvironment environment = read_rank_environment();
   if (flags.ranks > 1 && environment.world_size == 1) {
     const auto report = [&console](const Diagnostic& diagnostic) { print_diagnostic(console.err, diagnostic); };
@@ -83,7 +90,11 @@ int run_ranks(const RankFlags& flags, const Console& console, const std::functio
     environment = read_rank_environment(); // this process is one of the ranks now
   }
   require_same_count(flags, environment);
-  const DeviceMesh mesh = DeviceMesh::connect(environment, std::chrono::seconds(flags.timeout_s));
+  const std::chrono::seconds timeout(flags.timeout_s);
+  const DeviceMesh mesh =
+      flags.replicas == 1
+          ? DeviceMesh::connect(environment, timeout)
+          : DeviceMesh::connect(environment, timeout, {flags.replicas, environment.world_size / flags.replicas});
   return be_rank(mesh, console, work);
 }
 
@@ -104,18 +115,8 @@ TokenDtype token_dtype_flag(const std::string& text) {
 void add_token_dtype_flag(CLI::App& verb, std::string& text) {
   verb.add_option(
           "--data-dtype", text, "Of a raw token file; auto: uint16 up to 65,536 tokens of vocabulary, else uint32")
-      ->check(CLI::IsMember({"auto", "uint16", "uint32"}))
+      ->check(one_of({"auto", "uint16", "uint32"}))
       ->capture_default_str();
-}
-
-void require_between(const std::string& flag, std::int64_t value, std::int64_t least, std::int64_t most) {
-  if (value < least || value > most) {
-    throw InputError({.code = Code::kBadFlag,
-                      .what = "a command line flag has a value that cannot be used",
-                      .where = flag,
-                      .why = concat("expected ", least, " to ", most, ", got ", value),
-                      .fix = concat("give ", flag, " a value in that range")});
-  }
 }
 
 } // namespace tieshard::cli

@@ -25,11 +25,15 @@ namespace tieshard::cli {
 /// Flags that every multi-rank verb has.
 struct RankFlags {
   std::int64_t ranks = 1;
+  std::int64_t replicas = 1; ///< copies of the model; a divisor of the ranks
   std::int64_t timeout_s = 600;
   int threads = 1;
 };
 
 void add_rank_flags(CLI::App& verb, RankFlags& flags);
+
+/// How many ranks the run has: those that the launcher says, else --ranks. @throws InputError bad-environment
+std::int64_t rank_count(const RankFlags& flags);
 
 /// Runs `work` on every rank. Under torchrun, srun or mpirun this process is one of them; otherwise, with --ranks above
 /// 1, it forks them and waits.
@@ -47,8 +51,5 @@ TokenDtype token_dtype_flag(const std::string& text);
 
 /// Adds --data-dtype.
 void add_token_dtype_flag(CLI::App& verb, std::string& text);
-
-/// A flag that has to be at least `least` and at most `most`. @throws InputError bad-flag
-void require_between(const std::string& flag, std::int64_t value, std::int64_t least, std::int64_t most);
 
 } // namespace tieshard::cli

@@ -1,7 +1,8 @@
 #include "tieshard/cli/runtime/train_verb.h"
 
-#include <cmath>
+#include <charconv>
 #include <cstdio>
+#include <limits>
 #include <memory>
 #include <optional>
 
@@ -24,6 +25,8 @@ constexpr const char* kTrainExamples =
     "Examples:\n"
     "  tieshard train --model smollm2/ --data tokens.bin --out runs/a --ranks 2 --steps 200 --lr 2e-4\n"
     "  tieshard train ... --compute-dtype bfloat16          bf16 compute, float32 shards and AdamW\n"
+    "  tieshard train ... --ranks 8 --replicas 2            HSDP: two copies of the model, each over 4 ranks\n"
+    "  tieshard train ... --batch 2 --gradient-accumulation-steps 8 --activation-checkpointing\n"
     "  torchrun --nproc-per-node 8 --no-python tieshard train ...\n"
     "\n"
     "OUT gets metrics.jsonl (a line a step), summary.json and export/ (a Hugging Face checkpoint).\n"
@@ -39,7 +42,7 @@ struct TrainFlags {
   ShardFlags shard{};
   LoadFlags load{};
   bool no_shuffle = false;
-  bool no_reshard = false;
+  std::string reshard_after_forward = "true";
   bool no_export = false;
 };
 
@@ -54,27 +57,44 @@ void refuse_float16(const char* flag, const std::string& text) {
   }
 }
 
+InputError bad_value(const std::string& flag, const std::string& why, const std::string& fix) {
+  return InputError({.code = Code::kBadFlag,
+                     .what = "a command line flag has a value that cannot be used",
+                     .where = flag,
+                     .why = why,
+                     .fix = fix});
+}
+
+/// Size of the axis dp_shard.
+std::int64_t shards_of_each_replica(const RankFlags& flags) {
+  const std::int64_t ranks = rank_count(flags);
+  if (ranks % flags.replicas != 0) {
+    throw bad_value("--replicas",
+                    concat("expected a divisor of the ", ranks, " ranks, got ", flags.replicas),
+                    "give the number of hosts, mostly: each then holds one copy of the model");
+  }
+  return ranks / flags.replicas;
+}
+
+/// "true", "false" or a divisor of `shards`.
+ReshardAfterForward reshard_policy(const std::string& text, std::int64_t shards) {
+  if (text == "true" || text == "false") {
+    return text == "true";
+  }
+  std::int64_t count = 0;
+  const char* const end = text.data() + text.size();
+  const auto parsed = std::from_chars(text.data(), end, count);
+  if (parsed.ec != std::errc() || parsed.ptr != end || count < 1 || shards % count != 0) {
+    throw bad_value("--reshard-after-forward",
+                    concat("expected true, false or a divisor of the ", shards, " ranks that shard, got ", text),
+                    "give true to spare memory, false to spare time, or the number of ranks on one host");
+  }
+  return count;
+}
+
 TrainConfig checked(const TrainFlags& flags) {
   TrainConfig config = flags.config;
-  require_between("--steps", config.steps, 0, 1'000'000'000);
-  require_between("--batch", config.batch, 1, 1'000'000);
-  require_between("--seq", config.sequence, 2, 100'000'000);
-  for (const auto& [flag, value] : {std::pair{"--lr", config.lr}, {"--weight-decay", config.weight_decay}}) {
-    if (!std::isfinite(value) || value < 0) {
-      throw InputError({.code = Code::kBadFlag,
-                        .what = "a command line flag has a value that cannot be used",
-                        .where = flag,
-                        .why = concat("expected a finite number of at least 0, got ", value),
-                        .fix = concat("give ", flag, " a usual value, e.g. 1e-4")});
-    }
-  }
-  if (!(config.clip > 0)) {
-    throw InputError({.code = Code::kBadFlag,
-                      .what = "a command line flag has a value that cannot be used",
-                      .where = "--clip",
-                      .why = concat("expected a number above 0, got ", config.clip),
-                      .fix = "give the largest gradient norm, e.g. 1.0, or leave --clip out"});
-  }
+  const std::int64_t shards = shards_of_each_replica(flags.ranks);
   for (const auto& [flag, text] :
        {std::pair{"--param-dtype", flags.param_dtype}, {"--compute-dtype", flags.compute_dtype}}) {
     refuse_float16(flag, text);
@@ -88,7 +108,7 @@ TrainConfig checked(const TrainFlags& flags) {
   config.shard_dims = declared_dims(flags.shard.dims);
   config.load = load_options(flags.load, flags.ranks.threads);
   config.shuffle = !flags.no_shuffle;
-  config.reshard_after_forward = !flags.no_reshard;
+  config.reshard_after_forward = reshard_policy(flags.reshard_after_forward, shards);
   config.export_model = !flags.no_export;
   config.threads = flags.ranks.threads;
   return config;
@@ -136,9 +156,31 @@ class RunReport {
                              ledger.initialised(),
                              " initialised as asked"));
     print_findings(console_.err, parallel.findings);
-    if (!mesh_.backend_note().empty()) {
+    show_mesh();
+  }
+
+  /// Which axes there are, and what keeps one from sharing memory.
+  void show_mesh() {
+    const std::vector<MeshAxis> axes = mesh_.axes();
+    if (axes.size() == 1) {
+      show_backend_note("ranks exchange", mesh_);
+      return;
+    }
+    std::string shown;
+    for (const MeshAxis& axis : axes) {
+      const DeviceMesh part = mesh_.axis(axis.name);
+      shown += concat(shown.empty() ? "" : " x ", axis.name, " ", axis.size);
+      shown += part.size() > 1 ? concat(" over ", part.backend_name()) : "";
+      show_backend_note(axis.name + " exchanges", part);
+    }
+    console_.out.text << "mesh    " << shown << "\n";
+  }
+
+  void show_backend_note(const std::string& who, const DeviceMesh& mesh) {
+    if (!mesh.backend_note().empty()) {
       console_.err.text << concat(
-          "note    ranks exchange over ", mesh_.backend_name(), ", not shared memory: ", mesh_.backend_note(), "\n");
+          "note    ", who, " over ", mesh.backend_name(), ", not shared memory: ", mesh.backend_note(), "\n");
+      console_.err.text.flush();
     }
   }
 
@@ -203,6 +245,51 @@ int run_train(const TrainFlags& flags, const Console& console) {
   });
 }
 
+void add_step_flags(CLI::App& verb, TrainConfig& config) {
+  verb.add_option("--steps", config.steps, "Optimizer steps")
+      ->check(whole_number(0, 1'000'000'000))
+      ->capture_default_str();
+  verb.add_option("--batch", config.batch, "Sequences that each rank computes at once")
+      ->check(whole_number(1, 1'000'000))
+      ->capture_default_str();
+  verb.add_option("--gradient-accumulation-steps",
+                  config.gradient_accumulation_steps,
+                  "Batches of each rank in an optimizer step; gradients are kept whole and exchanged with the last")
+      ->check(whole_number(1, 1'000'000))
+      ->capture_default_str();
+  verb.add_option("--seq", config.sequence, "Tokens of a sequence")
+      ->check(whole_number(2, 100'000'000))
+      ->capture_default_str();
+  verb.add_option("--lr", config.lr, "Learning rate of AdamW")->check(finite_number_from(0))->capture_default_str();
+  verb.add_option("--weight-decay", config.weight_decay, "Of AdamW, on every parameter")
+      ->check(finite_number_from(0))
+      ->capture_default_str();
+  verb.add_option("--clip", config.clip, "Largest norm of the whole gradient; without it nothing is clipped")
+      ->check(number_above(0));
+}
+
+void add_sharding_flags(CLI::App& verb, TrainFlags& flags) {
+  verb.add_option("--replicas",
+                  flags.ranks.replicas,
+                  "Copies of the model (HSDP, axis dp_replicate); a divisor of the ranks, mostly the hosts")
+      ->check(whole_number(1, 4096))
+      ->capture_default_str();
+  verb.add_option("--reshard-after-forward",
+                  flags.reshard_after_forward,
+                  "Of a layer's whole parameters: true frees them, false keeps them for the backward, N keeps an Nth")
+      ->type_name("true|false|N")
+      ->capture_default_str();
+  for (const auto& [flag, value] : {std::pair{"--forward-prefetch", &flags.config.forward_prefetch},
+                                    {"--backward-prefetch", &flags.config.backward_prefetch}}) {
+    verb.add_option(flag, *value, "Layers that are gathered ahead in that pass")
+        ->check(whole_number(0, 1'000'000))
+        ->capture_default_str();
+  }
+  verb.add_flag("--activation-checkpointing",
+                flags.config.activation_checkpointing,
+                "Keep each layer's input only, and compute the layer again in the backward");
+}
+
 } // namespace
 
 void add_train(CLI::App& app, Verb& chosen) {
@@ -214,21 +301,18 @@ void add_train(CLI::App& app, Verb& chosen) {
   add_token_dtype_flag(*verb, flags->data_dtype);
   verb->add_option("--out", config.out, "Directory for the run; must not hold one")->required();
   add_rank_flags(*verb, flags->ranks);
-  verb->add_option("--steps", config.steps, "Optimizer steps")->capture_default_str();
-  verb->add_option("--batch", config.batch, "Sequences of each rank in a step")->capture_default_str();
-  verb->add_option("--seq", config.sequence, "Tokens of a sequence")->capture_default_str();
-  verb->add_option("--lr", config.lr, "Learning rate of AdamW")->capture_default_str();
-  verb->add_option("--weight-decay", config.weight_decay, "Of AdamW, on every parameter")->capture_default_str();
-  verb->add_option("--clip", config.clip, "Largest norm of the whole gradient; without it nothing is clipped");
+  add_step_flags(*verb, config);
   verb->add_option("--param-dtype", flags->param_dtype, "Of shards, gradients and moments")->capture_default_str();
   verb->add_option(
       "--compute-dtype", flags->compute_dtype, "Of the unsharded parameters and activations [param-dtype]");
   add_shard_dim_flags(*verb, flags->shard);
   add_open_flags(*verb, flags->open);
   add_load_flags(*verb, flags->load);
-  verb->add_option("--seed", config.seed, "Of the sample order")->check(CLI::NonNegativeNumber)->capture_default_str();
+  add_sharding_flags(*verb, *flags);
+  verb->add_option("--seed", config.seed, "Of the sample order")
+      ->check(whole_number(0, std::numeric_limits<std::int64_t>::max()))
+      ->capture_default_str();
   verb->add_flag("--no-shuffle", flags->no_shuffle, "Step s takes consecutive samples, rank-major");
-  verb->add_flag("--no-reshard-after-forward", flags->no_reshard, "Keep layers whole between forward and backward");
   verb->add_flag("--no-export", flags->no_export, "Leave OUT/export out: only metrics.jsonl and summary.json");
   verb->footer(kTrainExamples);
   verb->callback([flags, &chosen] { chosen = [flags](const Console& console) { return run_train(*flags, console); }; });

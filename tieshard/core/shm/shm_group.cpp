@@ -31,10 +31,14 @@ int spins_for(std::uint32_t ranks) {
 
 } // namespace
 
-ShmGroup::ShmGroup(std::shared_ptr<SharedMemory> memory, std::uint32_t rank, milliseconds timeout)
+ShmGroup::ShmGroup(std::shared_ptr<SharedMemory> memory,
+                   std::uint32_t rank,
+                   milliseconds timeout,
+                   std::vector<std::int64_t> names)
     : layout_(std::move(memory)),
       rank_(rank),
       timeout_(timeout),
+      names_(std::move(names)),
       process_(::getpid()),
       spins_(spins_for(layout_.ranks())),
       posted_(layout_.header().shape.first_step),
@@ -153,17 +157,22 @@ void ShmGroup::fail(ShmFailure failure) const {
   if (!layout_.header().failure.compare_exchange_strong(first, failure.packed(), std::memory_order_acq_rel)) {
     failure = ShmFailure::unpacked(first);
   }
-  throw PeerError({.code = Code::kCollectiveFailed,
-                   .what = "a collective failed, mostly because a rank is gone",
-                   .where = concat("rank ", rank_, "/", size(), ", ", name(call_.collective)),
-                   .why = cause(failure),
-                   .fix = "look for the first rank that reported an error of its own; if none did, it was killed or "
-                          "stopped"});
+  throw PeerError(
+      {.code = Code::kCollectiveFailed,
+       .what = "a collective failed, mostly because a rank is gone",
+       .where = concat(name_of(rank_), names_.empty() ? concat("/", size()) : "", ", ", name(call_.collective)),
+       .why = cause(failure),
+       .fix = "look for the first rank that reported an error of its own; if none did, it was killed or "
+              "stopped"});
+}
+
+std::string ShmGroup::name_of(std::uint32_t rank) const {
+  return rank < names_.size() ? concat("rank ", names_[rank]) : concat("rank ", rank);
 }
 
 std::string ShmGroup::cause(const ShmFailure& failure) const {
-  const std::string witness = failure.witness == rank_ ? "" : concat("rank ", failure.witness, " saw that ");
-  const std::string culprit = concat("rank ", failure.culprit);
+  const std::string witness = failure.witness == rank_ ? "" : concat(name_of(failure.witness), " saw that ");
+  const std::string culprit = name_of(failure.culprit);
   const std::string process = concat(" (process ", block(failure.culprit).process.load(), ")");
   switch (failure.kind) {
     case ShmFailure::Kind::kEnded:

@@ -29,8 +29,12 @@ class ShmGroup {
  public:
   /// Says that this rank is here. @param memory  of make_shm; its creator may be any process
   /// @param timeout  longest wait for another rank without its progress
+  /// @param names    what the group's ranks are called in messages, where that is another number than their place here
   /// @throws PeerError io-failed where the kernel does not tell of a process's end
-  ShmGroup(std::shared_ptr<SharedMemory> memory, std::uint32_t rank, std::chrono::milliseconds timeout);
+  ShmGroup(std::shared_ptr<SharedMemory> memory,
+           std::uint32_t rank,
+           std::chrono::milliseconds timeout,
+           std::vector<std::int64_t> names = {});
   ShmGroup(const ShmGroup&) = delete;
   ShmGroup& operator=(const ShmGroup&) = delete;
   ~ShmGroup();
@@ -77,10 +81,12 @@ class ShmGroup {
   std::uint32_t slowest(std::uint32_t awaited) const;
   [[noreturn]] void fail(ShmFailure failure) const;
   std::string cause(const ShmFailure& failure) const;
+  std::string name_of(std::uint32_t rank) const;
 
   ShmLayout layout_;
   std::uint32_t rank_;
   std::chrono::milliseconds timeout_;
+  std::vector<std::int64_t> names_;
   std::int64_t process_;
   int spins_;
   PeerWatch watch_;

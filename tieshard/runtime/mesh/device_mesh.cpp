@@ -1,5 +1,6 @@
 #include "tieshard/runtime/mesh/device_mesh.h"
 
+#include <algorithm>
 #include <optional>
 #include <utility>
 
@@ -11,6 +12,18 @@
 #include "tieshard/runtime/mesh/process_group.h"
 
 namespace tieshard {
+namespace {
+
+/// `count` ranks from `first` on, each `step` after the last.
+std::vector<std::int64_t> every(std::int64_t step, std::int64_t first, std::int64_t count) {
+  std::vector<std::int64_t> ranks;
+  for (std::int64_t i = 0; i < count; ++i) {
+    ranks.push_back(first + i * step);
+  }
+  return ranks;
+}
+
+} // namespace
 
 struct DeviceMesh::World {
   RankEnvironment environment;
@@ -79,26 +92,26 @@ DeviceMesh DeviceMesh::connect(const RankEnvironment& environment, std::chrono::
   }
   const std::int64_t replica = environment.rank / grid.shards;
   const std::int64_t shard = environment.rank % grid.shards;
-  mesh.two_axes_ = std::make_shared<const std::vector<DeviceMesh>>(
-      std::vector<DeviceMesh>{mesh.part("dp_replicate", concat("replicate/", shard), replica, grid.replicas),
-                              mesh.part("dp_shard", concat("shard/", replica), shard, grid.shards)});
+  mesh.two_axes_ = std::make_shared<const std::vector<DeviceMesh>>(std::vector<DeviceMesh>{
+      mesh.part("dp_replicate", concat("replicate/", shard), every(grid.shards, shard, grid.replicas)),
+      mesh.part("dp_shard", concat("shard/", replica), every(1, replica * grid.shards, grid.shards))});
   barrier(mesh);
   return mesh;
 }
 
 DeviceMesh DeviceMesh::part(const std::string& axis,
                             const std::string& group,
-                            std::int64_t rank,
-                            std::int64_t size) const {
+                            const std::vector<std::int64_t>& ranks) const {
   const MeetingPoint& point = world_->open();
+  const auto place = std::ranges::find(ranks, world_->environment.rank) - ranks.begin();
   DeviceMesh mesh;
   mesh.environment_ = environment_;
-  mesh.environment_.rank = rank;
-  mesh.environment_.world_size = size;
+  mesh.environment_.rank = place;
+  mesh.environment_.world_size = static_cast<std::int64_t>(ranks.size());
   mesh.axis_ = axis;
   mesh.world_ = world_;
-  if (size > 1) {
-    Connection connection = connect_group(point, group, rank, size);
+  if (ranks.size() > 1) {
+    Connection connection = connect_group(point, group, static_cast<std::size_t>(place), ranks);
     mesh.backend_ = std::move(connection.backend);
     mesh.backend_note_ = std::move(connection.note);
     barrier(mesh);
@@ -129,7 +142,7 @@ DeviceMesh DeviceMesh::axis(std::string_view name) const {
 DeviceMesh DeviceMesh::split(std::int64_t count) const {
   const std::int64_t place = rank() % count;
   const std::int64_t first = world_->environment.rank - place; // ranks of dp_shard are neighbours
-  return part(axis_, concat("split/", world_->splits++, "/", first), place, count);
+  return part(axis_, concat("split/", world_->splits++, "/", first), every(1, first, count));
 }
 
 std::vector<MeshAxis> DeviceMesh::axes() const {

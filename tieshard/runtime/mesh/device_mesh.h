@@ -96,7 +96,8 @@ class DeviceMesh {
  private:
   struct World; // all ranks, and where they meet to form groups
 
-  DeviceMesh part(const std::string& axis, const std::string& group, std::int64_t rank, std::int64_t size) const;
+  /// @param ranks  of the part, as numbers among all ranks; this one's is among them
+  DeviceMesh part(const std::string& axis, const std::string& group, const std::vector<std::int64_t>& ranks) const;
 
   RankEnvironment environment_; ///< rank and world_size are those of this handle
   std::shared_ptr<c10d::Backend> backend_;

@@ -1,6 +1,7 @@
 #include "tieshard/runtime/mesh/process_group.h"
 
 #include <cstdlib>
+#include <numeric>
 #include <string>
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
@@ -8,7 +9,12 @@
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
+#include <netdb.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
 #include "tieshard/core/base/error.h"
+#include "tieshard/runtime/mesh/roll_call.h"
 #include "tieshard/runtime/mesh/shm_backend.h"
 
 namespace tieshard {
@@ -25,6 +31,11 @@ std::shared_ptr<::gloo::transport::Device> make_device(const RankEnvironment& en
   if (is_loopback(environment.master_addr)) {
     return c10d::ProcessGroupGloo::createDeviceForHostname("127.0.0.1");
   }
+  // By the name of this host it would listen at whatever that resolves to, mostly 127.0.1.1 on Debian.
+  const auto address = local_address_towards(environment.master_addr, environment.master_port);
+  if (address && !is_loopback(*address)) {
+    return c10d::ProcessGroupGloo::createDeviceForHostname(*address);
+  }
   return c10d::ProcessGroupGloo::createDefaultDevice();
 }
 
@@ -38,7 +49,19 @@ c10::intrusive_ptr<c10d::TCPStore> open_store(const RankEnvironment& environment
   options.numWorkers = environment.world_size;
   options.waitWorkers = false;
   options.timeout = timeout;
-  return c10::make_intrusive<c10d::TCPStore>(environment.master_addr, options);
+  try {
+    return c10::make_intrusive<c10d::TCPStore>(environment.master_addr, options);
+  } catch (const std::exception& error) {
+    if (is_server) {
+      throw;
+    }
+    throw std::runtime_error(concat("waited up to ",
+                                    static_cast<double>(timeout.count()) / 1000,
+                                    " s for ",
+                                    environment.agent_store ? "the launcher" : "rank 0",
+                                    ", which keeps the store where the ranks meet: ",
+                                    error.what()));
+  }
 }
 
 c10::intrusive_ptr<c10d::Store> connect_store(const RankEnvironment& environment, std::chrono::milliseconds timeout) {
@@ -49,11 +72,15 @@ c10::intrusive_ptr<c10d::Store> connect_store(const RankEnvironment& environment
 
 std::shared_ptr<c10d::Backend> connect_gloo(const RankEnvironment& environment,
                                             const c10::intrusive_ptr<c10d::Store>& store,
-                                            std::chrono::milliseconds timeout) {
-  const auto options = c10d::ProcessGroupGloo::Options::create(timeout);
-  options->devices.push_back(make_device(environment));
-  auto group = c10::make_intrusive<c10d::ProcessGroupGloo>(
-      store, static_cast<int>(environment.rank), static_cast<int>(environment.world_size), options);
+                                            RollCall& calls) {
+  calls.all("gloo"); // a rank that was told to share memory or fail has left by now
+  c10::intrusive_ptr<c10d::ProcessGroupGloo> group;
+  calls.together("connected", [&] {
+    const auto options = c10d::ProcessGroupGloo::Options::create(calls.timeout());
+    options->devices.push_back(make_device(environment));
+    group = c10::make_intrusive<c10d::ProcessGroupGloo>(
+        store, static_cast<int>(calls.place()), static_cast<int>(calls.size()), options);
+  });
   c10d::Backend* backend = group.get();
   return {backend, [group = std::move(group)](c10d::Backend*) mutable { group.reset(); }};
 }
@@ -74,44 +101,46 @@ std::shared_ptr<c10d::Store> shared(c10::intrusive_ptr<c10d::Store> store) {
   return {raw, [store = std::move(store)](c10d::Store*) mutable { store.reset(); }};
 }
 
-/// Connects the ranks of a group, which `environment` has this one's number in.
-Connection connect(const RankEnvironment& environment,
-                   const c10::intrusive_ptr<c10d::Store>& store,
-                   std::chrono::milliseconds timeout) {
-  ShmConnection shm = connect_shm(*store,
-                                  static_cast<int>(environment.rank),
-                                  static_cast<int>(environment.world_size),
-                                  timeout,
-                                  environment.backend != BackendChoice::kGloo);
+/// Connects the ranks of a group, of which this one is `environment.rank`.
+Connection connect(const RankEnvironment& environment, const c10::intrusive_ptr<c10d::Store>& store, RollCall calls) {
+  ShmConnection shm = connect_shm(calls, environment.backend != BackendChoice::kGloo);
   if (shm.backend != nullptr) {
     // The store's host may leave only when nobody reads it any more; and this wait finds ranks that do not run.
     shm.backend->barrier()->wait();
     return {.backend = std::move(shm.backend), .note = {}};
   }
   if (environment.backend == BackendChoice::kShm) {
+    calls.abandon(
+        concat("rank ", environment.rank, " was told to share memory (TIESHARD_BACKEND), and cannot: ", shm.why_not));
     throw InputError({.code = Code::kBadEnvironment,
                       .what = "the ranks cannot share memory as TIESHARD_BACKEND asks",
                       .where = where(environment),
                       .why = shm.why_not,
                       .fix = "unset TIESHARD_BACKEND: then Gloo is used where memory cannot be shared"});
   }
-  return {.backend = connect_gloo(environment, store, timeout), .note = std::move(shm.why_not)};
+  return {.backend = connect_gloo(environment, store, calls), .note = std::move(shm.why_not)};
+}
+
+/// The reason alone of our own errors; the first line of others.
+std::string reason(const std::exception& error) {
+  if (const auto* own = dynamic_cast<const Error*>(&error)) {
+    return own->diagnostic().why;
+  }
+  const std::string text = error.what();
+  return text.substr(0, text.find('\n'));
 }
 
 template <typename Connect>
-auto or_rendezvous_failed(const RankEnvironment& environment,
-                          std::chrono::milliseconds timeout,
-                          const Connect& connect_them) {
+auto or_rendezvous_failed(const RankEnvironment& environment, const Connect& connect_them) {
   try {
     return connect_them();
   } catch (const InputError&) {
     throw;
   } catch (const std::exception& error) {
-    const std::string text = error.what();
     throw PeerError({.code = Code::kRendezvousFailed,
                      .what = "the ranks did not find each other",
                      .where = where(environment),
-                     .why = concat("waited up to ", timeout.count() / 1000, " s: ", text.substr(0, text.find('\n'))),
+                     .why = reason(error),
                      .fix = "check that every rank was started with the same MASTER_ADDR and MASTER_PORT, that the "
                             "port is free on rank "
                             "0's host and reachable from the others (GLOO_SOCKET_IFNAME names the interface)"});
@@ -120,13 +149,47 @@ auto or_rendezvous_failed(const RankEnvironment& environment,
 
 } // namespace
 
+std::optional<std::string> local_address_towards(const std::string& target, int port) {
+  addrinfo wanted{};
+  wanted.ai_family = AF_UNSPEC;
+  wanted.ai_socktype = SOCK_DGRAM;
+  addrinfo* found = nullptr;
+  if (::getaddrinfo(target.c_str(), std::to_string(port).c_str(), &wanted, &found) != 0) {
+    return std::nullopt;
+  }
+  const std::unique_ptr<addrinfo, void (*)(addrinfo*)> list(found, ::freeaddrinfo);
+  for (const addrinfo* candidate = found; candidate != nullptr; candidate = candidate->ai_next) {
+    const int socket = ::socket(candidate->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    sockaddr_storage own{};
+    socklen_t length = sizeof(own);
+    char text[NI_MAXHOST];
+    const bool known =
+        socket >= 0 && ::connect(socket, candidate->ai_addr, candidate->ai_addrlen) == 0 &&
+        ::getsockname(socket, reinterpret_cast<sockaddr*>(&own), &length) == 0 &&
+        ::getnameinfo(
+            reinterpret_cast<const sockaddr*>(&own), length, text, sizeof(text), nullptr, 0, NI_NUMERICHOST) == 0;
+    if (socket >= 0) {
+      ::close(socket); // nothing was sent: connecting a datagram socket only chooses the way
+    }
+    if (known) {
+      return text;
+    }
+  }
+  return std::nullopt;
+}
+
 Connection connect_ranks(const RankEnvironment& environment, std::chrono::milliseconds timeout) {
-  return or_rendezvous_failed(
-      environment, timeout, [&] { return connect(environment, connect_store(environment, timeout), timeout); });
+  return or_rendezvous_failed(environment, [&] {
+    const auto store = connect_store(environment, timeout);
+    std::vector<std::int64_t> ranks(static_cast<std::size_t>(environment.world_size));
+    std::iota(ranks.begin(), ranks.end(), 0);
+    return connect(
+        environment, store, RollCall(*store, static_cast<std::size_t>(environment.rank), std::move(ranks), timeout));
+  });
 }
 
 MeetingPoint host_meeting_point(const RankEnvironment& environment, std::chrono::milliseconds timeout, int& port) {
-  return or_rendezvous_failed(environment, timeout, [&]() -> MeetingPoint {
+  return or_rendezvous_failed(environment, [&]() -> MeetingPoint {
     const auto store = open_store(environment, timeout, /*port=*/0, /*is_server=*/true);
     port = store->getPort();
     return {environment, timeout, shared(store)};
@@ -134,19 +197,19 @@ MeetingPoint host_meeting_point(const RankEnvironment& environment, std::chrono:
 }
 
 MeetingPoint find_meeting_point(const RankEnvironment& environment, std::chrono::milliseconds timeout, int port) {
-  return or_rendezvous_failed(environment, timeout, [&]() -> MeetingPoint {
+  return or_rendezvous_failed(environment, [&]() -> MeetingPoint {
     return {environment, timeout, shared(open_store(environment, timeout, port, /*is_server=*/false))};
   });
 }
 
-Connection connect_group(const MeetingPoint& point, const std::string& name, std::int64_t rank, std::int64_t size) {
-  RankEnvironment environment = point.environment;
-  environment.rank = rank;
-  environment.world_size = size;
-  return or_rendezvous_failed(environment, point.timeout, [&] {
+Connection connect_group(const MeetingPoint& point,
+                         const std::string& name,
+                         std::size_t place,
+                         const std::vector<std::int64_t>& ranks) {
+  return or_rendezvous_failed(point.environment, [&] {
     const auto store =
         c10::make_intrusive<c10d::PrefixStore>(name, c10::intrusive_ptr<c10d::Store>::reclaim_copy(point.store.get()));
-    return connect(environment, store, point.timeout);
+    return connect(point.environment, store, RollCall(*store, place, ranks, point.timeout));
   });
 }
 

@@ -182,12 +182,13 @@ class ShmBackend final : public c10d::Backend {
 
 } // namespace
 
-ShmConnection connect_shm(c10d::Store& store, int rank, int size, std::chrono::milliseconds timeout, bool wanted) {
-  ShmMeeting meeting = meet_over_shm(store, rank, size, timeout, wanted);
+ShmConnection connect_shm(RollCall& calls, bool wanted) {
+  ShmMeeting meeting = meet_over_shm(calls, wanted);
   if (meeting.group == nullptr) {
     return {.backend = nullptr, .why_not = std::move(meeting.why_not)};
   }
-  auto made = c10::make_intrusive<ShmBackend>(std::move(meeting.group), rank, size);
+  auto made = c10::make_intrusive<ShmBackend>(
+      std::move(meeting.group), static_cast<int>(calls.place()), static_cast<int>(calls.size()));
   c10d::Backend* backend = made.get();
   return {.backend = {backend, [made = std::move(made)](c10d::Backend*) mutable { made.reset(); }}, .why_not = {}};
 }

@@ -10,11 +10,10 @@
 
 #pragma once
 
-#include <chrono>
 #include <memory>
 #include <string>
 
-#include <torch/csrc/distributed/c10d/Store.hpp>
+#include <ATen/core/Tensor.h>
 
 #include "tieshard/core/base/dtype.h"
 
@@ -24,6 +23,7 @@ class Backend;
 
 namespace tieshard {
 
+class RollCall;
 class ShmGroup;
 
 /// A backend, or why there is none; the same on every rank.
@@ -35,11 +35,9 @@ struct ShmConnection {
 /// Connects the ranks of a group if all of them run on this host and can share memory; an agreement, whose outcome is
 /// the same on every rank. Every rank must call it, also one that does not want to (`wanted` false).
 ///
-/// @param store    only this group's, which may not be used so twice; it is not needed afterwards, once all ranks have
-///                 passed a barrier
-/// @param timeout  longest wait for another rank, in each later collective
-/// @throws what the store throws when a rank does not come
-ShmConnection connect_shm(c10d::Store& store, int rank, int size, std::chrono::milliseconds timeout, bool wanted);
+/// @param calls  of the group's ranks; its store is not needed afterwards, once all of them have passed a barrier
+/// @throws PeerError rendezvous-failed when a rank does not come
+ShmConnection connect_shm(RollCall& calls, bool wanted);
 
 /// The dtype of a tensor that can be summed there. @throws c10::Error for another one
 DType shm_dtype(const at::Tensor& tensor);

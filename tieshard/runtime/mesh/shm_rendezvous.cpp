@@ -1,45 +1,34 @@
 #include "tieshard/runtime/mesh/shm_rendezvous.h"
 
 #include <filesystem>
+#include <fstream>
 #include <functional>
 #include <optional>
+#include <sstream>
 
 #include "tieshard/core/base/error.h"
-#include "tieshard/core/base/file.h"
 
 namespace tieshard {
 namespace {
 
 constexpr const char* kUnwilling = "unwilling";
-constexpr const char* kGood = "good";
 
-void put(c10d::Store& store, const std::string& key, const std::string& text) {
-  store.set(key, std::vector<std::uint8_t>(text.begin(), text.end()));
-}
-
-/// Waits until another rank has put it.
-std::string take(c10d::Store& store, const std::string& key) {
-  const std::vector<std::uint8_t> bytes = store.get(key);
-  return {bytes.begin(), bytes.end()};
-}
-
-std::string key_of(const char* name, int rank) {
-  return concat("shm/", name, "/", rank);
-}
-
-/// On rank 0: the first thing that keeps the ranks from sharing memory, from what all have said of their hosts.
-std::optional<std::string> obstacle(c10d::Store& store, int size) {
-  if (static_cast<std::uint32_t>(size) > kMostShmRanks) {
-    return concat(size, " ranks are more than the ", kMostShmRanks, " that share memory");
+/// The first thing that keeps the ranks from sharing memory, by what all have said; the same on every rank.
+std::optional<std::string> obstacle(const RollCall& calls, const std::vector<std::string>& hosts) {
+  if (calls.size() > kMostShmRanks) {
+    return concat(calls.size(), " ranks are more than the ", kMostShmRanks, " that share memory");
   }
-  const std::string mine = take(store, key_of("host", 0));
-  for (int rank = 0; rank < size; ++rank) {
-    const std::string theirs = take(store, key_of("host", rank));
-    if (theirs == kUnwilling) {
-      return concat("rank ", rank, " was told to use gloo");
+  for (std::size_t place = 0; place < hosts.size(); ++place) {
+    const std::string rank = concat("rank ", calls.ranks()[place]);
+    if (hosts[place] == kUnwilling) {
+      return concat(rank, " was told to use gloo");
     }
-    if (theirs != mine) {
-      return concat("rank ", rank, " is on another host than rank 0, or in another container");
+    if (place == 0) {
+      continue;
+    }
+    const std::string why = difference(HostIdentity::from_text(hosts[0]), HostIdentity::from_text(hosts[place]));
+    if (!why.empty()) {
+      return concat(rank, " is ", why, " than rank ", calls.ranks()[0]);
     }
   }
   return std::nullopt;
@@ -58,60 +47,91 @@ bool failed(const std::string& text) {
   return text.starts_with('!');
 }
 
-/// On rank 0: what all ranks report of their part, as one text.
-std::string outcome(c10d::Store& store, int size) {
-  for (int rank = 0; rank < size; ++rank) {
-    const std::string report = take(store, key_of("joined", rank));
-    if (failed(report)) {
-      return concat("!rank ", rank, ", ", report.substr(1));
+/// What the first rank that could not do its part says of it.
+std::optional<std::string> first_failure(const RollCall& calls, const std::vector<std::string>& reports) {
+  for (std::size_t place = 0; place < reports.size(); ++place) {
+    if (failed(reports[place])) {
+      return concat("rank ", calls.ranks()[place], ", ", reports[place].substr(1));
     }
   }
-  return kGood;
+  return std::nullopt;
+}
+
+/// Not read_text_file: files of /proc say that they have no bytes.
+std::string first_line_of(const char* path) {
+  std::ifstream file(path);
+  std::string line;
+  std::getline(file, line);
+  return line;
+}
+
+std::string link_target(const char* path) {
+  return std::filesystem::read_symlink(path).string();
 }
 
 } // namespace
 
-std::string host_identity() {
+HostIdentity HostIdentity::own() {
   try {
-    return concat(read_text_file("/proc/sys/kernel/random/boot_id", 4096),
-                  std::filesystem::read_symlink("/proc/self/ns/pid").string());
-  } catch (const std::exception&) {                       // no /proc, or little of it
-    return SharedMemory::create(64)->address().to_text(); // equal to none
+    return {.kernel = first_line_of("/proc/sys/kernel/random/boot_id"),
+            .processes = link_target("/proc/self/ns/pid"),
+            .network = link_target("/proc/self/ns/net")};
+  } catch (const std::exception&) { // no /proc, or little of it
+    return {};
   }
 }
 
-ShmMeeting meet_over_shm(c10d::Store& store, int rank, int size, std::chrono::milliseconds timeout, bool wanted) {
-  put(store, key_of("host", rank), wanted ? host_identity() : kUnwilling);
-  std::shared_ptr<SharedMemory> memory;
-  if (rank == 0) {
-    const std::optional<std::string> reason = obstacle(store, size);
-    put(store, "shm/memory", reason ? "!" + *reason : attempted([&] {
-          memory = make_shm({.ranks = static_cast<std::uint32_t>(size)});
-          return memory->address().to_text();
-        }));
+std::string HostIdentity::to_text() const {
+  return concat(kernel, " ", processes, " ", network);
+}
+
+HostIdentity HostIdentity::from_text(const std::string& text) {
+  HostIdentity identity;
+  std::istringstream(text) >> identity.kernel >> identity.processes >> identity.network;
+  return identity;
+}
+
+std::string difference(const HostIdentity& mine, const HostIdentity& theirs) {
+  if (mine.kernel != theirs.kernel || mine.kernel.empty()) {
+    return "on another host";
   }
-  const std::string address = take(store, "shm/memory");
+  if (mine.processes != theirs.processes || mine.processes.empty()) {
+    return "in another container (namespace of process ids)";
+  }
+  if (mine.network != theirs.network || mine.network.empty()) {
+    return "in another network namespace";
+  }
+  return {};
+}
+
+ShmMeeting meet_over_shm(RollCall& calls, bool wanted) {
+  const std::vector<std::string> hosts = calls.all("host", wanted ? HostIdentity::own().to_text() : kUnwilling);
+  if (const auto reason = obstacle(calls, hosts)) {
+    return {.group = nullptr, .why_not = *reason};
+  }
+  std::shared_ptr<SharedMemory> memory;
+  const std::string made = calls.place() != 0 ? "" : attempted([&] {
+    memory = make_shm({.ranks = static_cast<std::uint32_t>(calls.size())});
+    return memory->address().to_text();
+  });
+  const std::string address = calls.all("memory", made).front();
   if (failed(address)) {
     return {.group = nullptr, .why_not = address.substr(1)};
   }
   std::unique_ptr<ShmGroup> group;
-  put(store, key_of("joined", rank), attempted([&]() -> std::string {
-        if (rank != 0) {
-          memory = SharedMemory::open(SharedMemoryAddress::from_text(address));
-        }
-        group = std::make_unique<ShmGroup>(memory, static_cast<std::uint32_t>(rank), timeout);
-        return kGood;
-      }));
-  if (rank == 0) {
-    put(store, "shm/outcome", outcome(store, size));
+  const std::vector<std::string> reports =
+      calls.all("joined", attempted([&]() -> std::string {
+                  if (calls.place() != 0) {
+                    memory = SharedMemory::open(SharedMemoryAddress::from_text(address));
+                  }
+                  group = std::make_unique<ShmGroup>(
+                      memory, static_cast<std::uint32_t>(calls.place()), calls.timeout(), calls.ranks());
+                  return {};
+                }));
+  if (const auto reason = first_failure(calls, reports)) {
+    return {.group = nullptr, .why_not = *reason};
   }
-  const std::string verdict = take(store, "shm/outcome");
-  if (failed(verdict)) {
-    return {.group = nullptr, .why_not = verdict.substr(1)};
-  }
-  if (rank == 0) {
-    memory->close_descriptor(); // all have it mapped
-  }
+  memory->close_descriptor(); // all have it mapped
   group->meet();
   return {.group = std::move(group), .why_not = {}};
 }

@@ -58,6 +58,9 @@ ParallelizeOptions parallelize_options(const TrainConfig& config,
                              .shard_dim = config.shard_dim,
                              .shard_dims = config.shard_dims};
   options.fsdp.reshard_after_forward = config.reshard_after_forward;
+  options.fsdp.forward_prefetch = config.forward_prefetch;
+  options.fsdp.backward_prefetch = config.backward_prefetch;
+  options.fsdp.activation_checkpointing = config.activation_checkpointing;
   options.fsdp.gradient_divide_factor = 1.0; // the loss is divided by the global number of targets
   if (config.compute_dtype != config.param_dtype) {
     options.fsdp.mp_policy.param_dtype = config.compute_dtype;
@@ -120,6 +123,27 @@ void add_findings(const TrainConfig& config, ParallelModel& parallel) {
   }
 }
 
+/// Several backward passes of which the last one exchanges gradients; afterwards every pass does so again.
+class AccumulationPasses {
+ public:
+  explicit AccumulationPasses(const CausalLm& model) : state_(sharded_state(model)) {}
+  AccumulationPasses(const AccumulationPasses&) = delete;
+  AccumulationPasses& operator=(const AccumulationPasses&) = delete;
+  ~AccumulationPasses() {
+    begin(/*last=*/true);
+  }
+
+  void begin(bool last) const {
+    if (state_ != nullptr) {
+      state_->set_requires_gradient_sync(last);
+      state_->set_is_last_backward(last);
+    }
+  }
+
+ private:
+  std::shared_ptr<FsdpState> state_; ///< null for a model that is not sharded
+};
+
 /// The steps of a run.
 void run_steps(const TrainConfig& config,
                const DeviceMesh& mesh,
@@ -134,12 +158,13 @@ void run_steps(const TrainConfig& config,
                                               .eps(config.eps)
                                               .weight_decay(config.weight_decay));
   parallel.model->train();
+  const std::int64_t sequences = config.batch * config.gradient_accumulation_steps; // of this rank in a step
   for (std::int64_t step = 0; step < config.steps; ++step) {
     const Clock::time_point start = Clock::now();
     at::Tensor ids;
-    agree(mesh, "data", [&] { ids = data.batch(step, config.batch, mesh.rank(), mesh.size()); });
-    StepMetrics metrics{.step = step + 1, .lr = config.lr, .tokens = config.batch * config.sequence * mesh.size()};
-    metrics.loss = backward_global_mean(*parallel.model, mesh, ids, ids);
+    agree(mesh, "data", [&] { ids = data.batch(step, sequences, mesh.rank(), mesh.size()); });
+    StepMetrics metrics{.step = step + 1, .lr = config.lr, .tokens = sequences * config.sequence * mesh.size()};
+    metrics.loss = backward_global_mean(*parallel.model, mesh, ids, ids, config.gradient_accumulation_steps);
     agree(mesh, "weights", require_mappings_intact); // a rank that read zeros has spoilt the gradients of all
     metrics.grad_norm = clip_grad_norm(*parallel.state, config.clip);
     optimizer.step();
@@ -162,7 +187,11 @@ void run_steps(const TrainConfig& config,
 
 } // namespace
 
-double backward_global_mean(CausalLm& model, const DeviceMesh& mesh, const at::Tensor& ids, const at::Tensor& labels) {
+double backward_global_mean(CausalLm& model,
+                            const DeviceMesh& mesh,
+                            const at::Tensor& ids,
+                            const at::Tensor& labels,
+                            std::int64_t accumulation_steps) {
   at::Tensor targets = at::full({1}, count_targets(labels), at::kLong);
   all_reduce(mesh, targets);
   const auto count = targets.item<std::int64_t>();
@@ -172,9 +201,16 @@ double backward_global_mean(CausalLm& model, const DeviceMesh& mesh, const at::T
                       .where = mesh.where(),
                       .fix = "give sequences of at least two tokens, and labels that are not all -100"});
   }
-  const at::Tensor loss = model.loss(ids, labels, 1.0 / static_cast<double>(count));
-  loss.backward();
-  at::Tensor total = loss.detach().to(at::kDouble).reshape({1});
+  const AccumulationPasses passes(model);
+  at::Tensor total = at::zeros({1}, at::kDouble);
+  const std::int64_t rows = ids.size(0) / accumulation_steps;
+  for (std::int64_t part = 0; part < accumulation_steps; ++part) {
+    passes.begin(/*last=*/part + 1 == accumulation_steps);
+    const at::Tensor loss = model.loss(
+        ids.narrow(0, part * rows, rows), labels.narrow(0, part * rows, rows), 1.0 / static_cast<double>(count));
+    loss.backward();
+    total += loss.detach().to(at::kDouble);
+  }
   all_reduce(mesh, total);
   return total.item<double>();
 }

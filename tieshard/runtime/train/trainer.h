@@ -32,9 +32,15 @@ struct TrainObserver {
 ///
 /// @param labels  int64 [B, T], kIgnoredLabel where there is no target; a rank without data of its own passes any one
 ///                sequence with no target
+/// @param accumulation_steps  equal parts that the rows are computed in, one after the other; must divide B, and be the
+///                            same on every rank. Gradients are exchanged in the last part's backward alone.
 /// @returns the global mean loss, the same on every rank
 /// @throws InputError data-too-short when no rank has a target
-double backward_global_mean(CausalLm& model, const DeviceMesh& mesh, const at::Tensor& ids, const at::Tensor& labels);
+double backward_global_mean(CausalLm& model,
+                            const DeviceMesh& mesh,
+                            const at::Tensor& ids,
+                            const at::Tensor& labels,
+                            std::int64_t accumulation_steps = 1);
 
 /// Runs `config` on the ranks of `mesh`; every rank must call it.
 /// @throws InputError output-exists (before anything is loaded), and what parallelize, TokenData, clip_grad_norm and
