@@ -26,6 +26,11 @@ std::string key_of(const std::string& stage, std::size_t place) {
   return concat(stage, "/", place);
 }
 
+/// Of a rank whose work in the stage failed: it is there, and may not be taken for one that is through.
+std::string failed_key_of(const std::string& stage, std::size_t place) {
+  return concat(stage, "/failed/", place);
+}
+
 void put(c10d::Store& store, const std::string& key, const std::string& text) {
   store.set(key, std::vector<std::uint8_t>(text.begin(), text.end()));
 }
@@ -67,6 +72,10 @@ bool RollCall::here(const std::vector<std::string>& keys) {
   }
 }
 
+bool RollCall::came(const std::string& stage, std::size_t place) {
+  return here({key_of(stage, place)}) || here({failed_key_of(stage, place)});
+}
+
 std::vector<std::string> RollCall::all(const std::string& stage, const std::string& text) {
   stage_ = stage;
   ++stages_;
@@ -94,7 +103,7 @@ void RollCall::together(const std::string& stage, const std::function<void()>& w
     work();
   } catch (const std::exception& error) {
     stage_ = stage;
-    put(store_, key_of(stage, place_), {});
+    put(store_, failed_key_of(stage, place_), {});
     const auto deadline = Clock::now() + kFarewell;
     while (!missing(stage).empty() && Clock::now() < deadline && !here({kFailed})) {
       std::this_thread::sleep_for(kTick);
@@ -140,7 +149,7 @@ void RollCall::wait_for(const std::string& stage, const std::vector<std::string>
 std::vector<std::int64_t> RollCall::missing(const std::string& stage) {
   std::vector<std::int64_t> absent;
   for (std::size_t place = 0; place < size(); ++place) {
-    if (!here({key_of(stage, place)})) {
+    if (!came(stage, place)) {
       absent.push_back(ranks_[place]);
     }
   }
@@ -166,7 +175,7 @@ void RollCall::take_leave(const std::string& stage) {
   }
   const auto deadline = Clock::now() + kFarewell;
   for (std::size_t place = 0; place < size(); ++place) {
-    while (here({key_of(stage, place)}) && !here({key_of("heard", place)}) && Clock::now() < deadline) {
+    while (came(stage, place) && !here({key_of("heard", place)}) && Clock::now() < deadline) {
       std::this_thread::sleep_for(kTick);
     }
   }

@@ -58,6 +58,7 @@ class RollCall {
 
  private:
   bool here(const std::vector<std::string>& keys);
+  bool came(const std::string& stage, std::size_t place);
   void wait_for(const std::string& stage, const std::vector<std::string>& keys);
   std::vector<std::int64_t> missing(const std::string& stage);
   std::string why_missing(const std::string& stage);
