@@ -130,7 +130,8 @@ void RollCall::abandon(const std::string& why) {
 
 /// By asking again and again: a wait of the store cannot be ended by another rank, and its end is logged by c10d.
 void RollCall::wait_for(const std::string& stage, const std::vector<std::string>& keys) {
-  const auto deadline = Clock::now() + timeout_;
+  // The first rank collects, so it knows best who is missing: the others let it speak first.
+  const auto deadline = Clock::now() + timeout_ + (place_ == 0 ? milliseconds(0) : kFarewell / 2);
   for (milliseconds pause(1); !here(keys); pause = std::min(2 * pause, kLongestPause)) {
     if (here({kFailed})) {
       const std::string why = take(store_, kFailed);
