@@ -14,8 +14,6 @@
 #include <string_view>
 #include <vector>
 
-#include <c10/core/Device.h>
-
 #include "tieshard/runtime/mesh/rank_environment.h"
 
 namespace c10d {
@@ -43,10 +41,9 @@ class DeviceMesh {
   DeviceMesh() = default;
 
   /// Reads the launcher's variables and connects, over shared memory where all ranks are on one host and otherwise over
-  /// Gloo (TIESHARD_BACKEND=shm|gloo|auto). On GPUs (TIESHARD_DEVICE=cuda) their tensors go over NCCL, and everything
-  /// else as without. Every rank must call it.
+  /// Gloo (TIESHARD_BACKEND=shm|gloo|auto). Every rank must call it.
   /// @param timeout  bound of every later wait for another rank
-  /// @throws InputError bad-environment, device-unavailable; PeerError rendezvous-failed, peer-failed
+  /// @throws InputError bad-environment; PeerError rendezvous-failed
   static DeviceMesh from_environment(std::chrono::milliseconds timeout = std::chrono::minutes(10));
 
   /// Connects the ranks of `environment`. Every rank must call it.
@@ -74,14 +71,6 @@ class DeviceMesh {
   std::int64_t local_rank() const noexcept {
     return environment_.local_rank;
   }
-  /// Where this rank's model and its tokens lie: cpu, or cuda:LOCAL_RANK.
-  at::Device device() const noexcept {
-    return device_;
-  }
-  /// The same ranks, whose model lies on `device`, with a connection of the caller's own for it: any c10d backend of
-  /// these ranks, of another accelerator's for example. Pre: one axis.
-  DeviceMesh on_device(at::Device device, std::shared_ptr<c10d::Backend> backend) const;
-
   /// The axis that this mesh is, "world" for a grid.
   std::string axis_name() const {
     return two_axes_ == nullptr ? axis_ : "world";
@@ -99,9 +88,10 @@ class DeviceMesh {
     return backend_note_;
   }
 
-  /// The connection of tensors on `device`; null on one rank. @throws UsageError wrong-state when that is neither the
-  /// host nor the mesh's device
-  const std::shared_ptr<c10d::Backend>& backend(at::Device device = c10::kCPU) const;
+  /// The connection; null on one rank.
+  const std::shared_ptr<c10d::Backend>& backend() const noexcept {
+    return backend_;
+  }
 
  private:
   struct World; // all ranks, and where they meet to form groups
@@ -109,13 +99,8 @@ class DeviceMesh {
   /// @param ranks  of the part, as numbers among all ranks; this one's is among them
   DeviceMesh part(const std::string& axis, const std::string& group, const std::vector<std::int64_t>& ranks) const;
 
-  void choose_device();
-  void connect_device(const std::string& group);
-
-  RankEnvironment environment_;            ///< rank and world_size are those of this handle
-  std::shared_ptr<c10d::Backend> backend_; ///< of the host's tensors
-  at::Device device_ = c10::kCPU;
-  std::shared_ptr<c10d::Backend> device_backend_; ///< of the device's, where that is not the host
+  RankEnvironment environment_; ///< rank and world_size are those of this handle
+  std::shared_ptr<c10d::Backend> backend_;
   std::string backend_note_;
   std::string axis_ = "dp_shard";
   std::shared_ptr<World> world_;                            ///< null on one rank

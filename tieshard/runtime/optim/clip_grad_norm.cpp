@@ -60,11 +60,9 @@ double clip_grad_norm(const FsdpState& state, double max_norm) {
     const at::Tensor& gradient = parameter->parameter().grad();
     const bool counts_here = !parameter->replicated() || state.mesh().rank() == 0;
     if (gradient.defined() && counts_here) {
-      const at::Tensor sum = square_sum(gradient);
-      squares = squares.to(sum.device()).add_(sum);
+      squares += square_sum(gradient);
     }
   }
-  squares = squares.to(at::kCPU);
   all_reduce(state.mesh(), squares);
   const double norm = std::sqrt(squares.item<double>());
   if (!std::isfinite(norm)) {

@@ -1,9 +1,6 @@
 #include "tieshard/runtime/optim/fused_adamw.h"
 
-#include <map>
 #include <memory>
-#include <string>
-#include <utility>
 #include <vector>
 
 #include <ATen/ATen.h>
@@ -14,14 +11,14 @@ namespace {
 using torch::optim::AdamWOptions;
 using torch::optim::AdamWParamState;
 
-/// What the kernel takes of one parameter group: tensors of one device, and there of one dtype.
+/// What the kernel takes of one parameter group.
 struct Slots {
   std::vector<at::Tensor> parameters;
   std::vector<at::Tensor> gradients;
   std::vector<at::Tensor> means;
   std::vector<at::Tensor> squares;
   std::vector<at::Tensor> largest_squares; ///< with amsgrad only
-  std::vector<at::Tensor> steps;           ///< float32 [1], on the same device
+  std::vector<at::Tensor> steps;           ///< float32 [1]
 };
 
 std::unique_ptr<AdamWParamState> new_state(const at::Tensor& parameter, bool amsgrad) {
@@ -46,7 +43,7 @@ at::Tensor FusedAdamW::step(LossClosure closure) {
   const at::NoGradGuard no_grad;
   for (torch::optim::OptimizerParamGroup& group : param_groups_) {
     const auto& options = static_cast<const AdamWOptions&>(group.options());
-    std::map<std::pair<std::string, at::ScalarType>, Slots> by_kind;
+    Slots slots;
     for (const at::Tensor& parameter : group.params()) {
       if (!parameter.grad().defined()) {
         continue;
@@ -57,7 +54,6 @@ at::Tensor FusedAdamW::step(LossClosure closure) {
       }
       auto& state = static_cast<AdamWParamState&>(*kept);
       state.step(state.step() + 1);
-      Slots& slots = by_kind[{parameter.device().str(), parameter.scalar_type()}];
       slots.parameters.push_back(parameter);
       slots.gradients.push_back(parameter.grad());
       slots.means.push_back(state.exp_avg());
@@ -65,9 +61,9 @@ at::Tensor FusedAdamW::step(LossClosure closure) {
       if (options.amsgrad()) {
         slots.largest_squares.push_back(state.max_exp_avg_sq());
       }
-      slots.steps.push_back(at::full({1}, static_cast<double>(state.step()), parameter.options().dtype(at::kFloat)));
+      slots.steps.push_back(at::full({1}, static_cast<double>(state.step()), at::kFloat));
     }
-    for (const auto& [kind, slots] : by_kind) {
+    if (!slots.parameters.empty()) {
       const auto [beta1, beta2] = options.betas();
       at::_fused_adamw_(slots.parameters,
                         slots.gradients,
