@@ -1,7 +1,6 @@
 // What a rank sees when another one is gone, late, or never there.
 
 #include <ATen/ATen.h>
-#include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include <gtest/gtest.h>
 
@@ -93,80 +92,6 @@ TEST_P(LostRank, OneThatIsLateEndsEachCollectiveWithItsRankUnitAndOperation) {
     }
   });
 }
-
-/// What a rank says in its store when it gets to a stage of connecting.
-struct ConnectStage {
-  const char* name;
-  BackendChoice backend;
-};
-
-class KilledWhileConnecting : public ::testing::TestWithParam<ConnectStage> {};
-
-TEST_P(KilledWhileConnecting, IsNamedByTheOthersWithinTheTimeout) {
-  const int port = loopback_port();
-  on_ranks(4, [&](const DeviceMesh& all) {
-    const RankEnvironment environment{
-        .rank = all.rank(), .world_size = 3, .master_port = port, .backend = GetParam().backend};
-    if (all.rank() == 3) { // no rank of the group: it hears when rank 2 gets to the stage, and kills it
-      c10d::TCPStoreOptions options;
-      options.port = static_cast<std::uint16_t>(port);
-      options.timeout = seconds(20);
-      c10d::TCPStore store("127.0.0.1", options);
-      const std::vector<std::uint8_t> pid = store.get("pid");
-      try {
-        store.wait({concat("tieshard/0/", GetParam().name, "/2")}, seconds(20));
-      } catch (const std::exception&) { // the ranks were faster: connected already, and the store is gone
-      }
-      ::kill(std::stoi(std::string(pid.begin(), pid.end())), SIGKILL);
-      return;
-    }
-    if (all.rank() == 2) {
-      const pid_t child = ::fork();
-      if (child == 0) {
-        c10d::TCPStoreOptions options;
-        options.port = static_cast<std::uint16_t>(port);
-        options.timeout = seconds(20);
-        c10d::TCPStore store("127.0.0.1", options);
-        const std::string pid = std::to_string(::getpid());
-        store.set("pid", std::vector<std::uint8_t>(pid.begin(), pid.end()));
-        try {
-          const DeviceMesh mesh = DeviceMesh::connect(environment, milliseconds(6000));
-          ::pause(); // it was connected before the signal came
-        } catch (const std::exception&) {
-        }
-        ::_exit(0);
-      }
-      int status = 0;
-      ::waitpid(child, &status, 0);
-      EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
-      return;
-    }
-    const auto start = Clock::now();
-    try {
-      const DeviceMesh mesh = DeviceMesh::connect(environment, milliseconds(6000));
-      barrier(mesh);
-      ADD_FAILURE() << "a rank that was killed came to a barrier";
-    } catch (const PeerError& error) {
-      const Code code = error.diagnostic().code;
-      EXPECT_TRUE(code == Code::kRendezvousFailed || code == Code::kCollectiveFailed) << error.what();
-      EXPECT_NE(error.diagnostic().fix, "");
-      const bool gloo_runs = code == Code::kCollectiveFailed && GetParam().backend == BackendChoice::kGloo;
-      if (!gloo_runs) { // Gloo knows its peers by address only
-        EXPECT_THAT(error.diagnostic().why, ::testing::HasSubstr("rank 2")) << error.what();
-      }
-    }
-    EXPECT_LT(Clock::now() - start, seconds(20));
-  });
-}
-
-INSTANTIATE_TEST_SUITE_P(Stages,
-                         KilledWhileConnecting,
-                         ::testing::Values(ConnectStage{"host", BackendChoice::kAuto},
-                                           ConnectStage{"memory", BackendChoice::kAuto},
-                                           ConnectStage{"joined", BackendChoice::kAuto},
-                                           ConnectStage{"gloo", BackendChoice::kGloo},
-                                           ConnectStage{"connected", BackendChoice::kGloo}),
-                         [](const auto& info) { return info.param.name; });
 
 TEST(LostRankOfAGroup, IsNamedByItsNumberAmongAll) {
   const int port = loopback_port();
