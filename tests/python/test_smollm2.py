@@ -1,7 +1,9 @@
 """The whole walk on a real model: SmolLM2 is loaded onto 2 ranks, trained on real text, exported and reopened."""
 
+import copy
 import sys
 
+import numpy as np
 import pytest
 import torch
 from running import ROOT, read_metrics, run_well
@@ -80,17 +82,37 @@ def test_the_export_carries_the_tokenizer(trained, smollm2):
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_logits_of_the_export_equal_transformers(tieshard, trained, reopened, ranks, tmp_path):
+@pytest.mark.parametrize("text", ["prose", "random"])
+def test_logits_of_the_export_equal_transformers(tieshard, trained, reopened, ranks, text, tmp_path):
     model, _ = reopened
-    ids = torch.randint(0, model.config.vocab_size, (2, 48), generator=torch.Generator().manual_seed(7))
+    ids = prose(trained) if text == "prose" else random_ids(model.config.vocab_size)
     save_file({"input_ids": ids}, tmp_path / "ids.safetensors")
     run_well([tieshard, "forward", trained / "export", "--tokens", tmp_path / "ids.safetensors",
               "--out", tmp_path / "logits.safetensors", "--ranks", ranks])
     logits = load_file(tmp_path / "logits.safetensors")["logits"]
     with torch.no_grad():
         expected = model(input_ids=ids).logits
+        exact = copy.deepcopy(model).double()(input_ids=ids).logits
     assert logits.shape == expected.shape and logits.dtype == torch.float32
-    assert (logits - expected).abs().max().item() <= 1e-3
+    if text == "prose":
+        assert (logits - expected).abs().max().item() <= 1e-3
+    # Of random tokens, one or two positions enlarge any rounding by a hundred: float32 transformers is 1e-3 from its own
+    # float64 there, where 4e-5 is usual. There and nowhere else the bound is four times transformers' own distance.
+    off = (logits - exact).abs().amax(-1)
+    theirs = (expected - exact).abs().amax(-1)
+    assert (off <= (4 * theirs).clamp(min=1e-3)).all(), (off.max().item(), theirs.max().item())
+    assert off.median().item() <= 1e-4, off.median().item()
+
+
+def prose(trained, start=3000):
+    """[2, 48] tokens of the text that the run was trained on."""
+    tokens = np.fromfile(trained.parent / "tokens.bin", dtype=np.uint16)
+    return torch.from_numpy(tokens[start:start + 96].astype(np.int64)).view(2, 48)
+
+
+def random_ids(vocabulary):
+    """[2, 48] tokens, each as likely as any other."""
+    return torch.randint(0, vocabulary, (2, 48), generator=torch.Generator().manual_seed(7))
 
 
 def test_forward_reads_raw_tokens_as_one_sequence(tieshard, smollm2, tmp_path):
