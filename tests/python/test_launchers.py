@@ -4,7 +4,7 @@ import sys
 
 import numpy
 import pytest
-from running import clean_environment, free_port, read_metrics, run_well
+from running import clean_environment, free_port, read_metrics, run, run_well
 
 STEPS = 4
 
@@ -96,3 +96,25 @@ def test_missing_variables_are_named(processes, tieshard, train):
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 2
     assert "bad-environment" in errors and "WORLD_SIZE" in errors
+
+
+@pytest.mark.parametrize("flags, variables", [
+    (["--device", "cuda", "--ranks", 2], {}),
+    (["--ranks", 2], {"TIESHARD_DEVICE": "cuda"}),
+    (["--device", "cuda"], {}),
+])
+def test_a_gpu_that_is_not_there_is_refused(tieshard, train, flags, variables):
+    env = clean_environment(CUDA_VISIBLE_DEVICES="", **variables)
+    done = run([tieshard, *train("no_gpu")[1], *flags], env=env)
+    assert done.returncode == 2
+    assert "a device is asked for that cannot be used [device-unavailable]" in done.stderr
+    assert not done.stdout
+
+
+def test_the_device_flag_outdoes_the_variable(tieshard, train):
+    run_well([tieshard, *train("cpu_flag")[1], "--device", "cpu"], env=clean_environment(TIESHARD_DEVICE="cuda"))
+
+
+def test_a_device_that_is_none_is_refused(tieshard, train):
+    done = run([tieshard, *train("no_device")[1], "--device", "cuda:1"], env=clean_environment())
+    assert done.returncode in (2, 3) and "--device" in done.stderr

@@ -184,6 +184,15 @@ TEST(RankEnvironment, TheUserChoosesTheBackendForEveryLauncher) {
   expect_bad({{"TIESHARD_BACKEND", "nccl"}}, {"TIESHARD_BACKEND", "expected shm, gloo or auto, got \"nccl\""});
 }
 
+TEST(RankEnvironment, TheUserChoosesTheDeviceForEveryLauncher) {
+  EXPECT_EQ(read({}).device, DeviceChoice::kCpu);
+  for (const Variables& launcher : {kTorchrun, kOpenMpi, kSlurm}) {
+    EXPECT_EQ(read(with(launcher, {{"TIESHARD_DEVICE", "cuda"}})).device, DeviceChoice::kCuda);
+    EXPECT_EQ(read(with(launcher, {{"TIESHARD_DEVICE", "cpu"}})).device, DeviceChoice::kCpu);
+  }
+  expect_bad({{"TIESHARD_DEVICE", "cuda:1"}}, {"TIESHARD_DEVICE", "expected cpu or cuda, got \"cuda:1\""});
+}
+
 TEST(FirstSlurmHost, IsTheFirstOfEveryFormOfNodeList) {
   const std::map<std::string, std::string> cases{{"n1", "n1"},
                                                  {"n1,n2", "n1"},

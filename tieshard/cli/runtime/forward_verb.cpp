@@ -159,7 +159,7 @@ void forward_on(const ForwardFlags& flags, at::ScalarType dtype, const DeviceMes
   agree(mesh, "tokens", [&] { inputs = read_inputs(flags, parallel.checkpoint.config().integer("vocab_size")); });
   const at::NoGradGuard no_grad;
   parallel.model->eval();
-  const at::Tensor logits = parallel.model->forward(inputs.ids).to(at::kFloat).contiguous();
+  const at::Tensor logits = parallel.model->forward(inputs.ids.to(mesh.device())).to(at::kCPU, at::kFloat).contiguous();
   at::Tensor loss;
   if (inputs.labels.defined()) {
     const std::int64_t targets = std::max<std::int64_t>(1, count_targets(inputs.labels));

@@ -6,6 +6,7 @@
 #include <CLI/App.hpp>
 
 #include "tieshard/cli/flags.h"
+#include "tieshard/runtime/mesh/local_device.h"
 #include "tieshard/runtime/mesh/local_launcher.h"
 #include "tieshard/runtime/mesh/rank_environment.h"
 
@@ -60,6 +61,12 @@ void require_same_count(const RankFlags& flags, const RankEnvironment& environme
   }
 }
 
+RankEnvironment rank_environment(const RankFlags& flags) {
+  RankEnvironment environment = read_rank_environment();
+  environment.device = device_choice(flags.device).value_or(environment.device);
+  return environment;
+}
+
 } // namespace
 
 void add_rank_flags(CLI::App& verb, RankFlags& flags) {
@@ -70,6 +77,8 @@ void add_rank_flags(CLI::App& verb, RankFlags& flags) {
   verb.add_option("--threads", flags.threads, "Threads of each rank")
       ->check(whole_number(1, 1024))
       ->capture_default_str();
+  verb.add_option("--device", flags.device, "cpu, or cuda: each rank on a GPU of its own (docs/devices.md) [cpu]")
+      ->check(one_of({"cpu", "cuda"}));
   verb.add_option("--timeout", flags.timeout_s, "Seconds to wait for another rank before giving up")
       ->check(whole_number(1, 1'000'000))
       ->capture_default_str();
@@ -81,13 +90,14 @@ std::int64_t rank_count(const RankFlags& flags) {
 }
 
 int run_ranks(const RankFlags& flags, const Console& console, const std::function<void(const DeviceMesh&)>& work) {
-  RankEnvironment environment = read_rank_environment();
+  RankEnvironment environment = rank_environment(flags);
+  require_device_in_build(environment.device);
   if (flags.ranks > 1 && environment.world_size == 1) {
     const auto report = [&console](const Diagnostic& diagnostic) { print_diagnostic(console.err, diagnostic); };
     if (const auto status = launch_local({.ranks = flags.ranks, .on_death = report})) {
       return *status;
     }
-    environment = read_rank_environment(); // this process is one of the ranks now
+    environment = rank_environment(flags); // this process is one of the ranks now
   }
   require_same_count(flags, environment);
   const std::chrono::seconds timeout(flags.timeout_s);

@@ -28,6 +28,7 @@ struct RankFlags {
   std::int64_t replicas = 1; ///< copies of the model; a divisor of the ranks
   std::int64_t timeout_s = 600;
   int threads = 1;
+  std::string device{}; ///< "cpu" or "cuda"; empty: what TIESHARD_DEVICE says
 };
 
 void add_rank_flags(CLI::App& verb, RankFlags& flags);

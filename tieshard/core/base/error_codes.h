@@ -94,6 +94,7 @@
   X(kNotConvertible,       "not-convertible",        "no conversion between two dtypes") \
   /* runtime */ \
   X(kBadEnvironment,       "bad-environment",        "launcher variables are missing or contradict each other") \
+  X(kDeviceUnavailable,    "device-unavailable",     "a device is asked for that cannot be used") \
   X(kRendezvousFailed,     "rendezvous-failed",      "the ranks did not find each other") \
   X(kCollectiveFailed,     "collective-failed",      "a collective failed, mostly because a rank is gone") \
   X(kPeerFailed,           "peer-failed",            "another rank failed first") \

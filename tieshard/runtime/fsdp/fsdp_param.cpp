@@ -80,11 +80,11 @@ std::vector<at::Tensor> FsdpParam::parts_of(const at::Tensor& whole) const {
 }
 
 CutTensor FsdpParam::gathered() const {
-  return {.shard = shard_.to(whole_tensor_.scalar_type()), .parts = parts_of(whole_tensor_)};
+  return {.shard = shard_.to(whole_tensor_.device(), whole_tensor_.scalar_type()), .parts = parts_of(whole_tensor_)};
 }
 
 CutTensor FsdpParam::reduced(const at::Tensor& gradient, at::ScalarType dtype) const {
-  return {.shard = at::empty(shard_.sizes(), shard_.options().dtype(dtype)), .parts = parts_of(gradient)};
+  return {.shard = at::empty(shard_.sizes(), gradient.options().dtype(dtype)), .parts = parts_of(gradient)};
 }
 
 void FsdpParam::require_own_storage() const {

@@ -69,10 +69,10 @@ class FsdpParam {
     return whole_tensor_;
   }
 
-  /// The whole tensor and this rank's shard in its dtype, for a gather. Pre: storage is allocated.
+  /// The whole tensor and this rank's shard in its dtype and on its device, for a gather. Pre: storage is allocated.
   CutTensor gathered() const;
 
-  /// `gradient` (whole, contiguous) and an uninitialised shard of it in `dtype`, for a reduction.
+  /// `gradient` (whole, contiguous) and an uninitialised shard of it in `dtype` on its device, for a reduction.
   CutTensor reduced(const at::Tensor& gradient, at::ScalarType dtype) const;
 
   /// @throws UsageError wrong-state when the parameter no longer shares its storage with the shard. Pre: sharded

@@ -267,7 +267,7 @@ void FsdpParamGroup::reduce() {
   const auto count = static_cast<std::int64_t>(trainable.size());
   // gradients of several passes were added up in the reduce dtype, and are not rounded now
   const at::ScalarType dtype = std::exchange(holds_passes_, false) ? reduce_dtype_ : sent_dtype();
-  const at::TensorOptions sent = at::TensorOptions().dtype(dtype);
+  const at::TensorOptions sent = trainable.front()->whole_tensor().options().dtype(dtype);
   at::Tensor flags = at::zeros({count}, sent);
   std::vector<CutTensor> tensors;
   for (std::int64_t index = 0; index < count; ++index) {
@@ -286,7 +286,7 @@ void FsdpParamGroup::reduce() {
                      .parts = std::vector<at::Tensor>(static_cast<std::size_t>(mesh_.size()), flags)});
   reduce_scatter_parts(mesh_, tensors, name_);
   sum_over_replicas(replicas_, tensors, name_);
-  const at::Tensor had_gradient = tensors.back().shard;
+  const at::Tensor had_gradient = tensors.back().shard.to(at::kCPU); // at once: each look at a device's waits for it
   for (std::int64_t index = 0; index < count; ++index) {
     FsdpParam& parameter = *trainable[static_cast<std::size_t>(index)];
     at::Tensor shard = std::exchange(tensors[static_cast<std::size_t>(index)].shard, at::Tensor());

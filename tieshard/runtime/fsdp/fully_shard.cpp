@@ -116,6 +116,17 @@ void require_units(const std::vector<UnitModule>& units, const FullyShardOptions
   }
 }
 
+void require_device(const std::string& fqn, const at::Tensor& parameter, const DeviceMesh& mesh) {
+  if (mesh.size() > 1 && !parameter.is_meta() && parameter.device() != mesh.device()) {
+    throw UsageError({.code = Code::kWrongState,
+                      .what = "a module lies on another device than its mesh",
+                      .where = concat(mesh.where(), ", ", fqn),
+                      .why = concat("expected ", mesh.device().str(), ", got ", parameter.device().str()),
+                      .fix = "call module.to(mesh.device()) before fully_shard(), or load_shards(), which puts the "
+                             "parameters there"});
+  }
+}
+
 /// The parameters of each unit, and those of none.
 struct Shared {
   std::vector<std::vector<FsdpParam>> owned;
@@ -148,6 +159,7 @@ Shared share_out(const torch::nn::Module& module,
                         .where = spec.fqn,
                         .fix = "build the plan from parameter_table(module)"});
     }
+    require_device(spec.fqn, found->second, mesh);
     const FullyShardOptions here = options_of(units[*unit].name, *unit == 0, options);
     const at::ScalarType compute = here.mp_policy.param_dtype.value_or(found->second.scalar_type());
     shared.owned[*unit].emplace_back(

@@ -83,6 +83,16 @@ at::Tensor wrap(const LocalShard& shard) {
   return at::from_blob(shard.data, shard.shape, [memory = shard.memory](void*) mutable { memory.reset(); }, options);
 }
 
+/// What a module has computed for itself follows its parameters.
+void move_buffers(const torch::nn::Module& module, at::Device device) {
+  const at::NoGradGuard no_grad;
+  for (at::Tensor& buffer : module.buffers()) {
+    if (!buffer.is_meta() && buffer.device() != device) {
+      buffer.set_data(buffer.to(device));
+    }
+  }
+}
+
 /// Each rank saw its own parts; whoever shows the findings of one shows those of all.
 void share_not_finite(const DeviceMesh& mesh, LoadLedger& ledger) {
   Json mine = Json::array();
@@ -155,9 +165,11 @@ LoadLedger load_shards(torch::nn::Module& module,
   });
   share_not_finite(mesh, loaded.ledger);
   agree(mesh, "materialize", [&] { // only now that no rank has failed: else all parameters stay as they were
-    for (const LocalShard& shard : loaded.shards) {
-      materialize(tensors.at(shard.fqn), wrap(shard));
+    for (LocalShard& shard : loaded.shards) {
+      materialize(tensors.at(shard.fqn), wrap(shard).to(mesh.device())); // itself on the cpu
+      shard.memory.reset(); // of a copy's original, before the next one is copied
     }
+    move_buffers(module, mesh.device());
     validate_shared_object(module, plan.ties());
     require_materialized(module);
   });

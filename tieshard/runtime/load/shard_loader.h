@@ -32,8 +32,9 @@ struct LoadOptions {
 
 /// Gives each meta parameter of `module` storage for this rank's slice, in the plan's dtype, and reads it. Each storage
 /// is materialized and read once, whatever its names; a parameter that has bytes already is left alone, and the ledger
-/// says so. Afterwards no parameter and no buffer is on meta. When a rank fails, every parameter stays as it was on all
-/// of them. Every rank of `mesh` must call it. A warning not-finite names what any rank found.
+/// says so. Afterwards no parameter and no buffer is on meta: all that had no bytes, and every buffer, is on
+/// mesh.device(), where a parameter's slice goes as soon as it is read. When a rank fails, every parameter stays as it
+/// was on all of them. Every rank of `mesh` must call it. A warning not-finite names what any rank found.
 ///
 /// What can be mapped is private pages of the files, so those must stay as they are: docs/loading.md.
 ///

@@ -44,8 +44,8 @@ void or_collective_failed(const std::string& where,
   }
 }
 
-/// Runs one collective of the backend and waits for it. @param larger  the larger of its input and output; undefined
-/// for none
+/// Runs one collective of the backend that its tensors' device has, and waits for it. @param larger  the larger of its
+/// input and output; undefined for none
 template <typename Start>
 void finish(const DeviceMesh& mesh,
             const char* operation,
@@ -53,7 +53,8 @@ void finish(const DeviceMesh& mesh,
             const at::Tensor& larger,
             const Start& start) {
   const auto bytes = larger.defined() ? static_cast<std::int64_t>(larger.nbytes()) : 0;
-  run_collective(mesh, operation, unit, bytes, [&] { start(*mesh.backend())->wait(); });
+  c10d::Backend& backend = *mesh.backend(larger.defined() ? larger.device() : c10::kCPU);
+  run_collective(mesh, operation, unit, bytes, [&] { start(backend)->wait(); });
 }
 
 } // namespace
@@ -86,8 +87,9 @@ std::function<void()> start_all_gather_into_tensor(const DeviceMesh& mesh,
     return [] {};
   }
   c10::intrusive_ptr<c10d::Work> begun;
+  c10d::Backend& backend = *mesh.backend(output.device());
   run_collective(mesh, "all_gather", unit, static_cast<std::int64_t>(output.nbytes()), [&] {
-    begun = mesh.backend()->_allgather_base(output, input);
+    begun = backend._allgather_base(output, input);
   });
   return [begun = std::move(begun), where = mesh.where(), unit] {
     or_collective_failed(where, "all_gather", unit, [&] { begun->wait(); });

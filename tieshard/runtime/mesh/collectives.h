@@ -1,7 +1,8 @@
 // tieshard/runtime/mesh/collectives.h
 //
 // The collectives of the project, all of them. On one rank they are copies. Every rank of the mesh must call each one,
-// in the same order; each waits at most the mesh's timeout.
+// in the same order; each waits at most the mesh's timeout. The connection is that of the tensors' device: the mesh's
+// device or the host (UsageError wrong-state for another one).
 //
 // Flow:   load, fsdp, optim, state, train -> [this] -> c10d
 // Source: torch.distributed (all_gather_into_tensor, reduce_scatter_tensor, all_reduce, broadcast, barrier).
@@ -39,8 +40,9 @@ void observe_collectives(std::function<void(const CollectiveCall&)> observer);
 /// output [size * n] = the inputs [n] of all ranks, in rank order. Contiguous, same dtype.
 void all_gather_into_tensor(const DeviceMesh& mesh, at::Tensor output, at::Tensor input, const std::string& unit = {});
 
-/// The same, begun: over Gloo it goes on while the caller computes; over shared memory, which the ranks' own processors
-/// move, it is done when this returns. `output` and `input` must live, unchanged, until the returned function has run.
+/// The same, begun: over Gloo and NCCL it goes on while the caller computes; over shared memory, which the ranks' own
+/// processors move, it is done when this returns. `output` and `input` must live, unchanged, until the returned
+/// function has run.
 /// @returns waits for the end; call it once. It throws what all of these throw
 [[nodiscard]] std::function<void()> start_all_gather_into_tensor(const DeviceMesh& mesh,
                                                                  at::Tensor output,

@@ -8,7 +8,10 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "tieshard/core/base/error.h"
+#include "tieshard/runtime/mesh/agree.h"
 #include "tieshard/runtime/mesh/collectives.h"
+#include "tieshard/runtime/mesh/local_device.h"
+#include "tieshard/runtime/mesh/nccl_backend.h"
 #include "tieshard/runtime/mesh/process_group.h"
 
 namespace tieshard {
@@ -66,7 +69,56 @@ DeviceMesh DeviceMesh::connect(const RankEnvironment& environment, std::chrono::
     mesh.world_ =
         std::make_shared<World>(World{.environment = environment, .timeout = timeout, .backend = mesh.backend_});
   }
+  mesh.choose_device();
+  mesh.connect_device("");
   return mesh;
+}
+
+/// A rank without its device fails together with the others, and so do ranks that were told different things.
+void DeviceMesh::choose_device() {
+  if (size() == 1) {
+    device_ = local_device(environment_);
+    return;
+  }
+  agree(*this, "device", [&] { device_ = local_device(environment_); });
+  const std::string mine = c10::DeviceTypeName(device_.type(), /*lower_case=*/true);
+  const std::vector<std::string> all = all_gather_text(*this, mine);
+  const auto other = std::ranges::find_if(all, [&](const std::string& text) { return text != mine; });
+  if (other != all.end()) {
+    throw InputError({.code = Code::kBadEnvironment,
+                      .what = "the ranks were told to compute on devices of different kinds",
+                      .where = where(),
+                      .why = concat("this rank on ", mine, ", rank ", other - all.begin(), " on ", *other),
+                      .fix = "give every rank the same --device (or TIESHARD_DEVICE)"});
+  }
+}
+
+DeviceMesh DeviceMesh::on_device(at::Device device, std::shared_ptr<c10d::Backend> backend) const {
+  DeviceMesh mesh = *this;
+  mesh.device_ = device;
+  mesh.device_backend_ = std::move(backend);
+  return mesh;
+}
+
+void DeviceMesh::connect_device(const std::string& group) {
+  if (size() > 1 && !device_.is_cpu()) {
+    device_backend_ = connect_nccl(world_->open(), group, rank(), size(), device_);
+  }
+}
+
+const std::shared_ptr<c10d::Backend>& DeviceMesh::backend(at::Device device) const {
+  if (size() == 1 || device.is_cpu()) {
+    return backend_;
+  }
+  if (device_backend_ == nullptr || device != device_) {
+    throw UsageError({.code = Code::kWrongState,
+                      .what = "a tensor lies on a device that the ranks have no connection for",
+                      .where = where(),
+                      .why = concat("expected cpu or ", device_.str(), ", got ", device.str()),
+                      .fix = "put the model on mesh.device(), and connect the mesh for that device "
+                             "(RankEnvironment::device, TIESHARD_DEVICE)"});
+  }
+  return device_backend_;
 }
 
 std::string DeviceMesh::backend_name() const {
@@ -110,11 +162,13 @@ DeviceMesh DeviceMesh::part(const std::string& axis,
   mesh.environment_.world_size = static_cast<std::int64_t>(ranks.size());
   mesh.axis_ = axis;
   mesh.world_ = world_;
+  mesh.device_ = device_;
   if (ranks.size() > 1) {
     Connection connection = connect_group(point, group, static_cast<std::size_t>(place), ranks);
     mesh.backend_ = std::move(connection.backend);
     mesh.backend_note_ = std::move(connection.note);
     barrier(mesh);
+    mesh.connect_device(group);
   }
   return mesh;
 }
@@ -136,6 +190,7 @@ DeviceMesh DeviceMesh::axis(std::string_view name) const {
   DeviceMesh alone;
   alone.axis_ = name;
   alone.world_ = world_;
+  alone.device_ = device_;
   return alone;
 }
 

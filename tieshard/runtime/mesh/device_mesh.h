@@ -14,6 +14,8 @@
 #include <string_view>
 #include <vector>
 
+#include <c10/core/Device.h>
+
 #include "tieshard/runtime/mesh/rank_environment.h"
 
 namespace c10d {
@@ -41,9 +43,10 @@ class DeviceMesh {
   DeviceMesh() = default;
 
   /// Reads the launcher's variables and connects, over shared memory where all ranks are on one host and otherwise over
-  /// Gloo (TIESHARD_BACKEND=shm|gloo|auto). Every rank must call it.
+  /// Gloo (TIESHARD_BACKEND=shm|gloo|auto). On GPUs (TIESHARD_DEVICE=cuda) their tensors go over NCCL, and everything
+  /// else as without. Every rank must call it.
   /// @param timeout  bound of every later wait for another rank
-  /// @throws InputError bad-environment; PeerError rendezvous-failed
+  /// @throws InputError bad-environment, device-unavailable; PeerError rendezvous-failed, peer-failed
   static DeviceMesh from_environment(std::chrono::milliseconds timeout = std::chrono::minutes(10));
 
   /// Connects the ranks of `environment`. Every rank must call it.
@@ -71,6 +74,14 @@ class DeviceMesh {
   std::int64_t local_rank() const noexcept {
     return environment_.local_rank;
   }
+  /// Where this rank's model and its tokens lie: cpu, or cuda:LOCAL_RANK.
+  at::Device device() const noexcept {
+    return device_;
+  }
+  /// The same ranks, whose model lies on `device`, with a connection of the caller's own for it: any c10d backend of
+  /// these ranks, of another accelerator's for example. Pre: one axis.
+  DeviceMesh on_device(at::Device device, std::shared_ptr<c10d::Backend> backend) const;
+
   /// The axis that this mesh is, "world" for a grid.
   std::string axis_name() const {
     return two_axes_ == nullptr ? axis_ : "world";
@@ -88,10 +99,9 @@ class DeviceMesh {
     return backend_note_;
   }
 
-  /// The connection; null on one rank.
-  const std::shared_ptr<c10d::Backend>& backend() const noexcept {
-    return backend_;
-  }
+  /// The connection of tensors on `device`; null on one rank. @throws UsageError wrong-state when that is neither the
+  /// host nor the mesh's device
+  const std::shared_ptr<c10d::Backend>& backend(at::Device device = c10::kCPU) const;
 
  private:
   struct World; // all ranks, and where they meet to form groups
@@ -99,8 +109,13 @@ class DeviceMesh {
   /// @param ranks  of the part, as numbers among all ranks; this one's is among them
   DeviceMesh part(const std::string& axis, const std::string& group, const std::vector<std::int64_t>& ranks) const;
 
-  RankEnvironment environment_; ///< rank and world_size are those of this handle
-  std::shared_ptr<c10d::Backend> backend_;
+  void choose_device();
+  void connect_device(const std::string& group);
+
+  RankEnvironment environment_;            ///< rank and world_size are those of this handle
+  std::shared_ptr<c10d::Backend> backend_; ///< of the host's tensors
+  at::Device device_ = c10::kCPU;
+  std::shared_ptr<c10d::Backend> device_backend_; ///< of the device's, where that is not the host
   std::string backend_note_;
   std::string axis_ = "dp_shard";
   std::shared_ptr<World> world_;                            ///< null on one rank

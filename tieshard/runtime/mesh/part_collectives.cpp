@@ -90,6 +90,15 @@ at::Tensor front(const at::Tensor& place, const at::Tensor& shape_of) {
   return place.narrow(0, 0, shape_of.numel()).view(shape_of.sizes());
 }
 
+/// The memory that the ranks share, where the tensors lie in it or beside it; null on one rank and where they do not.
+ShmGroup* shm_group_of(const DeviceMesh& mesh, const std::vector<CutTensor>& tensors) {
+  if (mesh.size() == 1 || tensors.empty()) {
+    return nullptr;
+  }
+  const at::Device device = tensors.front().shard.device();
+  return device.is_cpu() ? shm_group(*mesh.backend(device)) : nullptr;
+}
+
 std::function<void()> start_gather_packed(const DeviceMesh& mesh,
                                           const std::vector<CutTensor>& tensors,
                                           const std::string& unit) {
@@ -136,7 +145,8 @@ void all_gather_parts(const DeviceMesh& mesh, const std::vector<CutTensor>& tens
 std::function<void()> start_all_gather_parts(const DeviceMesh& mesh,
                                              const std::vector<CutTensor>& tensors,
                                              const std::string& unit) {
-  if (!tensors.empty() && mesh.size() > 1 && shm_group(*mesh.backend()) == nullptr) {
+  ShmGroup* const group = shm_group_of(mesh, tensors);
+  if (!tensors.empty() && mesh.size() > 1 && group == nullptr) {
     return start_gather_packed(mesh, tensors, unit);
   }
   if (mesh.size() == 1) {
@@ -145,8 +155,7 @@ std::function<void()> start_all_gather_parts(const DeviceMesh& mesh,
     }
   } else if (!tensors.empty()) {
     run_collective(mesh, "all_gather", unit, bytes_of_parts(tensors), [&] {
-      all_gather_regions(
-          *shm_group(*mesh.backend()), regions_by_rank(tensors, mesh.size()), regions_of_shards(tensors));
+      all_gather_regions(*group, regions_by_rank(tensors, mesh.size()), regions_of_shards(tensors));
     });
   }
   return [] {};
@@ -162,7 +171,7 @@ void reduce_scatter_parts(const DeviceMesh& mesh, const std::vector<CutTensor>& 
     }
     return;
   }
-  if (ShmGroup* const group = shm_group(*mesh.backend())) {
+  if (ShmGroup* const group = shm_group_of(mesh, tensors)) {
     run_collective(mesh, "reduce_scatter", unit, bytes_of_parts(tensors), [&] {
       reduce_scatter_regions(*group,
                              regions_of_shards(tensors),

@@ -1,8 +1,8 @@
 // tieshard/runtime/mesh/part_collectives.h
 //
 // all_gather and reduce_scatter of many tensors at once, each cut over the ranks on a dimension of its own. Over shared
-// memory the parts go straight between the shards and the whole tensors; otherwise they are packed into one buffer for
-// each collective.
+// memory the parts go straight between the shards and the whole tensors; otherwise (Gloo, and NCCL for tensors on GPUs)
+// they are packed into one buffer for each collective.
 //
 // Flow:   fsdp -> [this] -> collectives, core/shm
 // Source: FSDP2's foreach_all_gather and foreach_reduce (torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py).
@@ -25,8 +25,8 @@ struct CutTensor {
   std::vector<at::Tensor> parts{}; ///< views of the whole tensor, by rank; a part may be empty
 };
 
-/// parts[r] = shard of rank r, for every tensor and rank. All of one dtype. Every rank must call it with the same
-/// sizes.
+/// parts[r] = shard of rank r, for every tensor and rank. All of one dtype and on one device. Every rank must call it
+/// with the same sizes.
 /// @throws PeerError collective-failed
 void all_gather_parts(const DeviceMesh& mesh, const std::vector<CutTensor>& tensors, const std::string& unit);
 

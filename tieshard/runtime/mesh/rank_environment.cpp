@@ -81,6 +81,15 @@ BackendChoice backend_choice(const EnvironmentLookup& lookup) {
   return BackendChoice::kAuto;
 }
 
+DeviceChoice asked_device(const EnvironmentLookup& lookup) {
+  const std::string text = lookup("TIESHARD_DEVICE").value_or("cpu");
+  const std::optional<DeviceChoice> choice = device_choice(text);
+  if (!choice) {
+    refuse("TIESHARD_DEVICE", concat("expected cpu or cuda, got \"", text, "\""), "choose one, or unset it");
+  }
+  return *choice;
+}
+
 void set_meeting_point(RankEnvironment& environment, const Names& names, const EnvironmentLookup& lookup) {
   const auto address = lookup("MASTER_ADDR");
   const auto port = lookup("MASTER_PORT");
@@ -111,6 +120,13 @@ void set_meeting_point(RankEnvironment& environment, const Names& names, const E
 }
 
 } // namespace
+
+std::optional<DeviceChoice> device_choice(const std::string& text) {
+  if (text == "cuda") {
+    return DeviceChoice::kCuda;
+  }
+  return text == "cpu" ? std::optional(DeviceChoice::kCpu) : std::nullopt;
+}
 
 std::string first_slurm_host(const std::string& node_list) {
   const std::size_t bracket = node_list.find('[');
@@ -159,6 +175,7 @@ RankEnvironment read_rank_environment(const EnvironmentLookup& lookup) {
     require_no_count(lookup);
   }
   environment.backend = backend_choice(lookup);
+  environment.device = asked_device(lookup);
   environment.agent_store = lookup("TORCHELASTIC_USE_AGENT_STORE") == "True";
   environment.attempt = lookup("TORCHELASTIC_RESTART_COUNT").value_or("0");
   return environment;

@@ -29,6 +29,12 @@ enum class BackendChoice {
   kGloo,
 };
 
+/// What the ranks compute on.
+enum class DeviceChoice {
+  kCpu,
+  kCuda, ///< each rank on the GPU of its LOCAL_RANK
+};
+
 /// Where this process stands among the ranks, and where they meet.
 struct RankEnvironment {
   std::int64_t rank = 0;
@@ -39,6 +45,7 @@ struct RankEnvironment {
   Launcher launcher = Launcher::kNone;
   bool agent_store = false;                     ///< torchrun's agent keeps the store: no rank has to host it
   BackendChoice backend = BackendChoice::kAuto; ///< TIESHARD_BACKEND: shm, gloo or auto
+  DeviceChoice device = DeviceChoice::kCpu;     ///< TIESHARD_DEVICE: cpu or cuda
   std::string attempt = "0"; ///< torchrun's restart count: keys of an earlier attempt must not be seen
 };
 
@@ -48,13 +55,16 @@ using EnvironmentLookup = std::function<std::optional<std::string>(const std::st
 /// Reads the launcher's variables. torchrun's come first, then MPI's, then Slurm's; without any: one rank.
 /// MASTER_ADDR and MASTER_PORT hold for all launchers; without them MPI ranks of one host meet at 127.0.0.1:29500 and
 /// Slurm's at the first host of SLURM_STEP_NODELIST, at a port made from SLURM_JOB_ID.
-/// TIESHARD_BACKEND holds for all of them.
+/// TIESHARD_BACKEND and TIESHARD_DEVICE hold for all of them.
 /// @throws InputError bad-environment (a variable is missing, not a number, or contradicts another; WORLD_SIZE above 1
 ///         without any launcher's rank would be several runs that each think they are alone)
 RankEnvironment read_rank_environment(const EnvironmentLookup& lookup);
 
 /// As above, from the process's own environment.
 RankEnvironment read_rank_environment();
+
+/// "cpu" or "cuda"; nothing for another text.
+std::optional<DeviceChoice> device_choice(const std::string& text);
 
 /// The first host of a Slurm node list: "node[03-05,9],gpu1" -> "node03".
 std::string first_slurm_host(const std::string& node_list);

@@ -60,9 +60,11 @@ double clip_grad_norm(const FsdpState& state, double max_norm) {
     const at::Tensor& gradient = parameter->parameter().grad();
     const bool counts_here = !parameter->replicated() || state.mesh().rank() == 0;
     if (gradient.defined() && counts_here) {
-      squares += square_sum(gradient);
+      const at::Tensor sum = square_sum(gradient);
+      squares = squares.to(sum.device()).add_(sum);
     }
   }
+  squares = squares.to(at::kCPU);
   all_reduce(state.mesh(), squares);
   const double norm = std::sqrt(squares.item<double>());
   if (!std::isfinite(norm)) {

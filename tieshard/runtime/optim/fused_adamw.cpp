@@ -1,6 +1,9 @@
 #include "tieshard/runtime/optim/fused_adamw.h"
 
+#include <map>
 #include <memory>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include <ATen/ATen.h>
@@ -11,14 +14,14 @@ namespace {
 using torch::optim::AdamWOptions;
 using torch::optim::AdamWParamState;
 
-/// What the kernel takes of one parameter group.
+/// What the kernel takes of one parameter group: tensors of one device, and there of one dtype.
 struct Slots {
   std::vector<at::Tensor> parameters;
   std::vector<at::Tensor> gradients;
   std::vector<at::Tensor> means;
   std::vector<at::Tensor> squares;
   std::vector<at::Tensor> largest_squares; ///< with amsgrad only
-  std::vector<at::Tensor> steps;           ///< float32 [1]
+  std::vector<at::Tensor> steps;           ///< float32 [1], on the same device
 };
 
 std::unique_ptr<AdamWParamState> new_state(const at::Tensor& parameter, bool amsgrad) {
@@ -43,7 +46,7 @@ at::Tensor FusedAdamW::step(LossClosure closure) {
   const at::NoGradGuard no_grad;
   for (torch::optim::OptimizerParamGroup& group : param_groups_) {
     const auto& options = static_cast<const AdamWOptions&>(group.options());
-    Slots slots;
+    std::map<std::pair<std::string, at::ScalarType>, Slots> by_kind;
     for (const at::Tensor& parameter : group.params()) {
       if (!parameter.grad().defined()) {
         continue;
@@ -54,6 +57,7 @@ at::Tensor FusedAdamW::step(LossClosure closure) {
       }
       auto& state = static_cast<AdamWParamState&>(*kept);
       state.step(state.step() + 1);
+      Slots& slots = by_kind[{parameter.device().str(), parameter.scalar_type()}];
       slots.parameters.push_back(parameter);
       slots.gradients.push_back(parameter.grad());
       slots.means.push_back(state.exp_avg());
@@ -61,9 +65,9 @@ at::Tensor FusedAdamW::step(LossClosure closure) {
       if (options.amsgrad()) {
         slots.largest_squares.push_back(state.max_exp_avg_sq());
       }
-      slots.steps.push_back(at::full({1}, static_cast<double>(state.step()), at::kFloat));
+      slots.steps.push_back(at::full({1}, static_cast<double>(state.step()), parameter.options().dtype(at::kFloat)));
     }
-    if (!slots.parameters.empty()) {
+    for (const auto& [kind, slots] : by_kind) {
       const auto [beta1, beta2] = options.betas();
       at::_fused_adamw_(slots.parameters,
                         slots.gradients,

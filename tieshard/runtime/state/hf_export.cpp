@@ -91,7 +91,7 @@ void write_slices(const FsdpState& state, const fs::path& staging, const ExportF
     }
     const StridedRange range =
         strided_range(tensor.shape, tensor.dtype, parameter.spec().dim, state.plan().range(parameter.spec(), rank));
-    const at::Tensor shard = parameter.shard().contiguous();
+    const at::Tensor shard = parameter.shard().to(at::kCPU).contiguous();
     write_slice(target,
                 file.layout.offset_of(tensor.name),
                 range,
@@ -112,7 +112,7 @@ void compare(const FsdpState& state, const fs::path& staging) {
     shards.emplace(parameter->fqn(), parameter->shard());
   }
   for (const SliceRead& read : plan.reads) {
-    const at::Tensor expected = shards.at(read.fqn).to(to_torch(read.stored_dtype)).contiguous();
+    const at::Tensor expected = shards.at(read.fqn).to(at::kCPU, to_torch(read.stored_dtype)).contiguous();
     const at::Tensor found = at::empty_like(expected);
     const ReadTarget target{.data = static_cast<std::byte*>(found.data_ptr()), .dtype = read.stored_dtype};
     read_slices(staged, std::span(&read, 1), std::span(&target, 1));

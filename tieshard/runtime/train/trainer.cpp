@@ -202,14 +202,17 @@ double backward_global_mean(CausalLm& model,
                       .fix = "give sequences of at least two tokens, and labels that are not all -100"});
   }
   const AccumulationPasses passes(model);
+  const at::Tensor ids_here = ids.to(mesh.device());
+  const at::Tensor labels_here = labels.to(mesh.device());
   at::Tensor total = at::zeros({1}, at::kDouble);
   const std::int64_t rows = ids.size(0) / accumulation_steps;
   for (std::int64_t part = 0; part < accumulation_steps; ++part) {
     passes.begin(/*last=*/part + 1 == accumulation_steps);
-    const at::Tensor loss = model.loss(
-        ids.narrow(0, part * rows, rows), labels.narrow(0, part * rows, rows), 1.0 / static_cast<double>(count));
+    const at::Tensor loss = model.loss(ids_here.narrow(0, part * rows, rows),
+                                       labels_here.narrow(0, part * rows, rows),
+                                       1.0 / static_cast<double>(count));
     loss.backward();
-    total += loss.detach().to(at::kDouble);
+    total += loss.detach().to(at::kCPU, at::kDouble);
   }
   all_reduce(mesh, total);
   return total.item<double>();

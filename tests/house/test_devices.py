@@ -1,0 +1,52 @@
+"""The runtime runs on any device: only a few files touch a tensor's memory, or ask for the host by name."""
+
+import pathlib
+import re
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+MEMORY = re.compile(r"\b(?:\w*data_ptr\w*|mem(?:cpy|cmp|set|move)|from_blob)\b")
+TOUCHES_MEMORY = {
+    "runtime/load/shard_loader.cpp": "tensors over what was read",
+    "runtime/mesh/collectives.cpp": "texts, in host tensors made there",
+    "runtime/mesh/part_collectives.cpp": "shared memory, of host tensors",
+    "runtime/mesh/shm_backend.cpp": "shared memory, of host tensors",
+    "runtime/state/hf_export.cpp": "files, of copies on the host",
+    "runtime/tensors/heap_allocator.cpp": "the host's allocator",
+    "runtime/tensors/storage_bytes.cpp": "gives a storage other bytes, touches none",
+    "runtime/train/token_data.cpp": "tokens, in host tensors made there",
+    "runtime/train/trainer.cpp": "numbers, in host tensors made there",
+    "cli/runtime/forward_verb.cpp": "tokens in, logits out: files",
+}
+
+HOST = re.compile(r"\bat::kCPU\b|\bis_cpu\(\)")
+NAMES_THE_HOST = {
+    "runtime/fsdp/activation_checkpoint.cpp": "its random numbers, beside the device's",
+    "runtime/fsdp/fsdp_param.cpp": "OffloadPolicy::to_host",
+    "runtime/fsdp/fsdp_param_group.cpp": "flags are read at once",
+    "runtime/load/shard_loader.cpp": "what is read is there first",
+    "runtime/mesh/device_mesh.cpp": "which connection",
+    "runtime/mesh/part_collectives.cpp": "which connection",
+    "runtime/mesh/shm_backend.cpp": "which tensors it takes",
+    "runtime/models/linear_kernel.cpp": "oneDNN's operator is for it only",
+    "runtime/optim/clip_grad_norm.cpp": "one number, added up over the host's connection",
+    "runtime/state/hf_export.cpp": "files, of copies on the host",
+    "runtime/train/trainer.cpp": "one number, added up over the host's connection",
+    "cli/runtime/forward_verb.cpp": "logits for a file",
+}
+
+
+def files_with(pattern):
+    folders = (ROOT / "tieshard" / "runtime", ROOT / "tieshard" / "cli" / "runtime")
+    for path in sorted(path for folder in folders for path in folder.rglob("*") if path.suffix in {".h", ".cpp"}):
+        code = re.sub(r"//.*", "", path.read_text())
+        if pattern.search(code):
+            yield path.relative_to(ROOT / "tieshard").as_posix()
+
+
+def test_only_these_files_touch_the_memory_of_tensors():
+    assert list(files_with(MEMORY)) == sorted(TOUCHES_MEMORY)
+
+
+def test_only_these_files_name_the_host():
+    assert list(files_with(HOST)) == sorted(NAMES_THE_HOST)

@@ -1,0 +1,168 @@
+// Everything between the files and the export, on a device whose memory the host may not touch.
+
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
+
+#include <torch/nn/modules/linear.h>
+
+#include <gtest/gtest.h>
+
+#include "tieshard/runtime/mesh/collectives.h"
+#include "tieshard/runtime/optim/clip_grad_norm.h"
+#include "tieshard/runtime/optim/fused_adamw.h"
+#include "tieshard/runtime/state/hf_export.h"
+#include "tieshard/runtime/tensors/storage_bytes.h"
+
+#include "tests/support/diagnostics.h"
+#include "tests/support/guarded_device.h"
+#include "tests/support/ranks.h"
+#include "tests/support/tiny_llama.h"
+#include "tests/support/training.h"
+
+namespace tieshard::testing {
+namespace {
+
+constexpr double kClip = 0.5; // below the norms of the steps here
+
+/// Losses and gradient norms of three steps, and the whole parameters after them.
+struct Run {
+  std::vector<double> numbers;
+  std::vector<NamedTensor> parameters;
+};
+
+Run train_on(const std::filesystem::path& model,
+             const DeviceMesh& mesh,
+             const ParallelizeOptions& options,
+             const std::filesystem::path& out) {
+  ParallelModel parallel = parallelize(model, mesh, options);
+  auto optimizer = OptimizerGuard(parallel.state).build<FusedAdamW>(adamw_options());
+  const Batch mine = part_of(make_batch(4, 6, 37), mesh);
+  Run run;
+  for (int step = 0; step < 3; ++step) {
+    run.numbers.push_back(backward_global_mean(*parallel.model, mesh, mine.ids, mine.labels));
+    run.numbers.push_back(clip_grad_norm(*parallel.state, kClip));
+    optimizer.step();
+    optimizer.zero_grad();
+  }
+  run.parameters = full_state_dict(*parallel.state);
+  export_hf(*parallel.state, parallel.checkpoint, out);
+  return run;
+}
+
+std::string bytes_of_file(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+/// Trains on the host and on the guarded device, and compares: the latter computes with the host's kernels, so that
+/// numbers differ by the order of sums in a packed reduction at most.
+void expect_the_same(int ranks, const ParallelizeOptions& options, at::Device shards_on) {
+  const std::filesystem::path model = write_tiny_llama("model", {});
+  const std::filesystem::path out = fresh_directory("out");
+  on_ranks(ranks, [&](const DeviceMesh& host) {
+    const DeviceMesh mesh = guarded(host);
+    const Run expected = train_on(model, host, options, out / "host");
+    const Run run = train_on(model, mesh, options, out / "device");
+    ASSERT_EQ(run.numbers.size(), expected.numbers.size());
+    for (std::size_t index = 0; index < run.numbers.size(); ++index) {
+      EXPECT_NEAR(run.numbers[index], expected.numbers[index], 1e-5 * expected.numbers[index]) << index;
+    }
+    ASSERT_EQ(run.parameters.size(), expected.parameters.size());
+    for (std::size_t index = 0; index < run.parameters.size(); ++index) {
+      EXPECT_EQ(run.parameters[index].tensor.device(), shards_on);
+      EXPECT_LE(largest_difference(run.parameters[index].tensor.cpu(), expected.parameters[index].tensor), 1e-5)
+          << run.parameters[index].fqn;
+    }
+    if (ranks == 1) { // nothing is summed over ranks: the same bits
+      EXPECT_EQ(bytes_of_file(out / "device" / "model.safetensors"), bytes_of_file(out / "host" / "model.safetensors"));
+    }
+  });
+}
+
+class OnADevice : public ::testing::TestWithParam<int> {};
+
+TEST_P(OnADevice, TrainingIsThatOfTheHost) {
+  expect_the_same(GetParam(), exact_options(), kGuardedDevice);
+}
+
+TEST_P(OnADevice, ShardsMayLieInHostMemory) {
+  ParallelizeOptions options = exact_options();
+  options.fsdp.offload_policy.to_host = true;
+  expect_the_same(GetParam(), options, at::kCPU);
+}
+
+TEST_P(OnADevice, UnitsMayBeCheckpointedAndComputeInBfloat16) {
+  ParallelizeOptions options = exact_options();
+  options.fsdp.activation_checkpointing = true;
+  options.fsdp.backward_prefetch = 1;
+  options.fsdp.mp_policy = {.param_dtype = at::kBFloat16, .reduce_dtype = at::kFloat};
+  expect_the_same(GetParam(), options, kGuardedDevice);
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, OnADevice, ::testing::Values(1, 2), ::testing::PrintToStringParamName());
+
+TEST(ADevice, IsWhereParametersBuffersAndCollectivesAre) {
+  const std::filesystem::path model = write_tiny_llama("model", {});
+  on_ranks(2, [&](const DeviceMesh& host) {
+    const DeviceMesh mesh = guarded(host);
+    EXPECT_EQ(mesh.device(), kGuardedDevice);
+    EXPECT_EQ(host.device(), at::Device(at::kCPU));
+    auto& backend = dynamic_cast<GuardedBackend&>(*mesh.backend(kGuardedDevice));
+    const ParallelModel parallel = parallelize(model, mesh, exact_options());
+    for (const at::Tensor& tensor : parallel.model->parameters()) {
+      EXPECT_EQ(tensor.device(), kGuardedDevice);
+    }
+    for (const at::Tensor& tensor : parallel.model->buffers()) {
+      EXPECT_EQ(tensor.device(), kGuardedDevice);
+    }
+    const Batch batch = make_batch(1, 6, 37);
+    backward_global_mean(*parallel.model, mesh, batch.ids, batch.labels);
+    EXPECT_EQ(backend.collectives, 3 + 2 + 3); // units gathered, layers gathered again, units reduced
+  });
+}
+
+TEST(ADevice, ThatIsNotTheMeshsIsRefusedForAModule) {
+  const std::filesystem::path model = write_tiny_llama("model", {});
+  on_ranks(2, [&](const DeviceMesh& host) {
+    ParallelModel parallel = parallelize(model, host, exact_options());
+    torch::nn::Linear module(4, 4);
+    expect_refusal(
+        [&] { fully_shard(*module, guarded(host)); }, Code::kWrongState, {"weight", kGuardedDevice.str(), "got cpu"});
+  });
+}
+
+TEST(ADevice, ThatTheRanksHaveNoConnectionForIsRefusedForATensor) {
+  on_ranks(2, [](const DeviceMesh& host) {
+    const at::Tensor there = at::ones({2}, kGuardedDevice);
+    expect_refusal([&] { all_reduce(host, there); }, Code::kWrongState, {"rank", "expected cpu", kGuardedDevice.str()});
+    expect_refusal(
+        [&] { all_gather_into_tensor(host, at::empty({4}, kGuardedDevice), there); }, Code::kWrongState, {"device"});
+  });
+}
+
+TEST(StorageBytes, AreTakenFromAndGivenBackToTheDevicesOwnAllocator) {
+  const std::size_t before = GuardedMemory::instance().blocks();
+  const at::Tensor tensor = at::ones({3}, kGuardedDevice);
+  const at::Tensor view = tensor.narrow(0, 1, 2);
+  const c10::StorageImpl* const storage = tensor.storage().unsafeGetStorageImpl();
+  EXPECT_EQ(GuardedMemory::instance().blocks(), before + 1);
+  free_storage(tensor);
+  EXPECT_EQ(GuardedMemory::instance().blocks(), before);
+  EXPECT_EQ(tensor.storage().nbytes(), 0);
+  allocate_storage(tensor);
+  EXPECT_EQ(GuardedMemory::instance().blocks(), before + 1);
+  EXPECT_EQ(tensor.storage().unsafeGetStorageImpl(), storage);
+  tensor.fill_(7);
+  EXPECT_TRUE(at::equal(view.cpu(), at::full({2}, 7.0F)));
+}
+
+TEST(TheGuardedDevice, EndsWhoeverTouchesItsMemory) {
+  const at::Tensor tensor = at::ones({3}, kGuardedDevice);
+  EXPECT_EQ(tensor.cpu()[1].item<float>(), 1.0F);
+  EXPECT_EXIT(static_cast<volatile float*>(tensor.mutable_data_ptr())[0] = 1, ::testing::KilledBySignal(SIGSEGV), "");
+}
+
+} // namespace
+} // namespace tieshard::testing
