@@ -3,7 +3,8 @@
 // A device for tests of code that has to run on any: whoever reads or writes its tensors' memory through a pointer, as
 // if it were the host's, ends with a SIGSEGV. It computes by copying to the CPU and back.
 //
-// Source: PyTorch's interface for backends out of its tree, and its CPU fallback. The device has the name of one whose place LibTorch keeps free (hpu).
+// Source: PyTorch's interface for backends out of its tree, and its CPU fallback. The device has the name of one whose
+// place LibTorch keeps free (hpu).
 //
 // To be included by one source of a test program: it registers the device's operators.
 
