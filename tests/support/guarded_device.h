@@ -21,8 +21,11 @@
 #include <vector>
 
 #include <ATen/ATen.h>
+#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/EmptyTensor.h>
+#include <ATen/detail/HPUHooksInterface.h>
 #include <ATen/native/CPUFallback.h>
+#include <ATen/ops/_reshape_alias_native.h>
 #include <ATen/ops/as_strided_native.h>
 #include <ATen/ops/view_native.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
@@ -91,6 +94,76 @@ class GuardedMemory final : public c10::Allocator {
   std::map<void*, std::pair<void*, std::size_t>> blocks_;
 };
 
+/// The device has one stream and works at once: an event has happened when it is recorded.
+struct GuardedDevice final : c10::impl::NoOpDeviceGuardImpl<c10::DeviceType::HPU> {
+  c10::Device getDevice() const override {
+    return kGuardedDevice;
+  }
+
+  c10::Device exchangeDevice(c10::Device /*device*/) const override {
+    return kGuardedDevice;
+  }
+
+  c10::Stream getStream(c10::Device /*device*/) const noexcept override {
+    return c10::Stream(c10::Stream::DEFAULT, kGuardedDevice);
+  }
+
+  c10::Stream getDefaultStream(c10::Device device) const override {
+    return getStream(device);
+  }
+
+  c10::Stream exchangeStream(c10::Stream stream) const noexcept override {
+    return getStream(stream.device());
+  }
+
+  void record(void** /*event*/,
+              const c10::Stream& /*stream*/,
+              const c10::DeviceIndex /*device_index*/,
+              const c10::EventFlag /*flag*/) const override {}
+
+  void block(void* /*event*/, const c10::Stream& /*stream*/) const override {}
+
+  bool queryEvent(void* /*event*/) const override {
+    return true;
+  }
+};
+
+/// What LibTorch asks of an accelerator before autograd and a generic copy use it: there is one, and it is ready.
+struct GuardedHooks final : at::HPUHooksInterface {
+  explicit GuardedHooks(at::HPUHooksArgs /*unused*/) {}
+
+  void init() const override {}
+
+  bool hasHPU() const override {
+    return true;
+  }
+
+  bool isBuilt() const override {
+    return true;
+  }
+
+  bool isAvailable() const override {
+    return true;
+  }
+
+  bool hasPrimaryContext(c10::DeviceIndex /*device_index*/) const override {
+    return true;
+  }
+
+  c10::DeviceIndex deviceCount() const override {
+    return 1;
+  }
+
+  c10::DeviceIndex getCurrentDevice() const override {
+    return 0;
+  }
+
+  const at::Generator& getDefaultGenerator(c10::DeviceIndex /*device_index*/) const override {
+    static const at::Generator generator = at::detail::createCPUGenerator();
+    return generator;
+  }
+};
+
 /// The tensor over the memory that may be touched.
 inline at::Tensor touchable(const at::Tensor& tensor) {
   if (tensor.is_cpu() || tensor.storage().nbytes() == 0) {
@@ -136,8 +209,24 @@ inline at::Tensor copy_from(const at::Tensor& source, const at::Tensor& target, 
   return target;
 }
 
+/// Contiguous, with new bytes if there are too few.
+inline const at::Tensor& resize_in_place(const at::Tensor& tensor,
+                                         at::IntArrayRef size,
+                                         std::optional<at::MemoryFormat>) {
+  tensor.unsafeGetTensorImpl()->set_sizes_contiguous(size);
+  const auto bytes = static_cast<std::size_t>(tensor.numel()) * tensor.element_size();
+  c10::StorageImpl* const storage = tensor.storage().unsafeGetStorageImpl();
+  if (storage->nbytes() < bytes) {
+    storage->set_data_ptr_noswap(GuardedMemory::instance().allocate(bytes));
+    storage->set_nbytes(bytes);
+  }
+  return tensor;
+}
+
 inline at::Tensor copy_from_and_resize(const at::Tensor& source, const at::Tensor& target) {
-  TORCH_CHECK(source.sizes() == target.sizes(), "the guarded device resizes no tensor");
+  if (source.sizes() != target.sizes()) {
+    resize_in_place(target, source.sizes(), std::nullopt);
+  }
   return copy_from(source, target, false);
 }
 
@@ -147,7 +236,7 @@ inline void on_cpu(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
 
 } // namespace guarded_operators
 
-C10_REGISTER_GUARD_IMPL(HPU, c10::impl::NoOpDeviceGuardImpl<c10::DeviceType::HPU>);
+C10_REGISTER_GUARD_IMPL(HPU, GuardedDevice);
 
 TORCH_LIBRARY_IMPL(_, HPU, library) {
   library.fallback(torch::CppFunction::makeFromBoxedFunction<&guarded_operators::on_cpu>());
@@ -158,6 +247,8 @@ TORCH_LIBRARY_IMPL(aten, HPU, library) {
   library.impl("empty_strided", &guarded_operators::empty_strided);
   library.impl("_copy_from", &guarded_operators::copy_from);
   library.impl("_copy_from_and_resize", &guarded_operators::copy_from_and_resize);
+  library.impl("resize_", &guarded_operators::resize_in_place);
+  library.impl("_reshape_alias", TORCH_FN(at::native::_reshape_alias));
   library.impl("as_strided", TORCH_FN(at::native::as_strided_tensorimpl));
   library.impl("view", TORCH_FN(static_cast<at::Tensor (*)(const at::Tensor&, at::IntArrayRef)>(at::native::view)));
 }
@@ -222,3 +313,7 @@ inline DeviceMesh guarded(const DeviceMesh& mesh) {
 }
 
 } // namespace tieshard::testing
+
+namespace at { // where the registry's macro finds its names
+C10_REGISTER_TYPED_CLASS(HPUHooksRegistry, "HPUHooks", tieshard::testing::GuardedHooks)
+} // namespace at
