@@ -55,6 +55,8 @@ TEST(OneOf, NamesTheWords) {
 TEST(NumericFlags, AreRefusedWithWhatWasExpectedAndGot) {
   const std::vector<std::pair<std::vector<std::string>, std::string>> lines = {
       {{"plan", "m", "--ranks", "0"}, "expected a whole number from 1 to 65536, got 0"},
+      {{"plan", "m", "--ranks", "2", "--seq", "1"}, "expected a whole number from 2 to 100000000, got 1"},
+      {{"plan", "m", "--ranks", "2", "--batch", "0"}, "expected a whole number from 1 to 1000000, got 0"},
       {{"plan", "m", "--ranks", "2", "--ranks-per-host", "x"}, "expected a whole number from 1 to 65536, got x"},
       {{"load", "m", "--ranks", "2", "--threads", "1.5"}, "expected a whole number from 1 to 1024, got 1.5"},
       {{"load", "m", "--ranks", "2", "--rank", "two"}, "expected a whole number from 0 to 65535, got two"},

@@ -74,10 +74,10 @@ namespace {
 void add_step_flags(CLI::App& verb, PlanOptions& options) {
   verb.add_option("--seq", options.step.sequence, "Tokens of a sequence, for the peak while training")
       ->capture_default_str()
-      ->check(CLI::Range(std::int64_t{2}, std::int64_t{100'000'000}).description("from 2 to 100,000,000"));
+      ->check(whole_number(2, 100'000'000));
   verb.add_option("--batch", options.step.batch, "Sequences of each rank in a step, for the peak while training")
       ->capture_default_str()
-      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1'000'000}).description("from 1 to 1,000,000"));
+      ->check(whole_number(1, 1'000'000));
   verb.add_option("--compute-dtype", options.compute_dtype, "Of the unsharded parameters and activations [param-dtype]")
       ->type_name("DTYPE");
   verb.add_flag("--no-reshard-after-forward", options.no_reshard, "Keep layers whole between forward and backward");
