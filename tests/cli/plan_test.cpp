@@ -147,8 +147,9 @@ TEST_F(PlanVerb, PredictsForTheStepThatItIsTold) {
   EXPECT_GT(terms({"--compute-dtype", "bfloat16"})["whole_parameters"], 0);
   EXPECT_EQ(terms({"--param-dtype", "bfloat16"})["whole_parameters"], 0); // which the compute dtype follows
   EXPECT_GT(terms({"--seq", "1024"})["activations"], terms({})["activations"]);
-  EXPECT_EQ(plan({"--ranks", "2", "--no-reshard-after-forward", "--json"}).json()["training"]["reshard_after_forward"],
-            false);
+  EXPECT_EQ(
+      plan({"--ranks", "2", "--reshard-after-forward", "false", "--json"}).json()["training"]["reshard_after_forward"],
+      false);
 }
 
 TEST(PlanVerbOfOtherFamilies, SaysThatItDoesNotPredictTheMemoryOfTraining) {

@@ -39,7 +39,7 @@ int run_plan(const PlanOptions& options, const Console& console) {
   const DType dtype = dtype_flag("--param-dtype", options.param_dtype);
   TrainingStep step = options.step;
   step.compute_dtype = options.compute_dtype.empty() ? dtype : dtype_flag("--compute-dtype", options.compute_dtype);
-  step.reshard_after_forward = !options.no_reshard;
+  step.reshard_after_forward = options.reshard_after_forward == "true";
   for (ParameterInfo& parameter : table) {
     parameter.dtype = dtype;
   }
@@ -80,7 +80,11 @@ void add_step_flags(CLI::App& verb, PlanOptions& options) {
       ->check(whole_number(1, 1'000'000));
   verb.add_option("--compute-dtype", options.compute_dtype, "Of the unsharded parameters and activations [param-dtype]")
       ->type_name("DTYPE");
-  verb.add_flag("--no-reshard-after-forward", options.no_reshard, "Keep layers whole between forward and backward");
+  verb.add_option("--reshard-after-forward",
+                  options.reshard_after_forward,
+                  "Of a layer's whole parameters: true frees them, false keeps them for the backward")
+      ->capture_default_str()
+      ->check(one_of({"true", "false"}));
 }
 
 } // namespace

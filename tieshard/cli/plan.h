@@ -23,7 +23,7 @@ struct PlanOptions {
   std::string param_dtype = "float32"; ///< of parameters, gradients and AdamW state in memory
   TrainingStep step{};                 ///< its compute dtype comes from the next line
   std::string compute_dtype{};         ///< empty: param_dtype
-  bool no_reshard = false;
+  std::string reshard_after_forward = "true";
   OpenFlags open{};
   ShardFlags shard{};
   LoadFlags load{};
