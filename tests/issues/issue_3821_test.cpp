@@ -250,6 +250,83 @@ TEST_P(Issue3821, AParameterOfAnotherModelIsForeignAndAnUnshardedModelHasNoGuard
   });
 }
 
+TEST_P(Issue3821, AnOptimizerOfTheHeadAloneNamesAllThatItWouldNotTrain) {
+  on_ranks(GetParam(), [](const DeviceMesh& mesh) {
+    const auto module = make_tied_module();
+    const auto state = shard(*module, mesh);
+    const std::vector<at::Tensor> head{module->lm_head->weight};
+    expect_refusal([&] { OptimizerGuard(state).adopt(std::make_unique<torch::optim::SGD>(head, 0.1)); },
+                   Code::kOptimizerParameter,
+                   {"body.weight (no group)", "body.bias (no group)"});
+    module->body->weight.set_requires_grad(false);
+    module->body->bias.set_requires_grad(false);
+    EXPECT_NO_THROW(OptimizerGuard(state).adopt(std::make_unique<torch::optim::SGD>(head, 0.1)));
+  });
+}
+
+TEST_P(Issue3821, AnOptimizerMadeAfterAForwardStepsOnShards) {
+  on_ranks(GetParam(), [](const DeviceMesh& mesh) {
+    const std::vector<at::Tensor> expected = reference_after_three_steps();
+    const auto module = make_tied_module();
+    const auto state = shard(*module, mesh);
+    loss_of(*module, state.get()); // leaves the root whole
+    auto optimizer = OptimizerGuard(state).build<torch::optim::AdamW>(adamw_options());
+    for (int step = 0; step < 3; ++step) {
+      optimizer.zero_grad();
+      loss_of(*module, state.get()).backward();
+      optimizer.step();
+    }
+    const std::vector<NamedTensor> whole = full_state_dict(*state);
+    for (std::size_t index = 0; index < whole.size(); ++index) {
+      EXPECT_LE(largest_difference(whole[index].tensor, expected[index]), 1e-6) << whole[index].fqn;
+    }
+  });
+}
+
+TEST_P(Issue3821, AParameterThatIsUnfrozenLaterIsNamedAtTheNextStep) {
+  on_ranks(GetParam(), [](const DeviceMesh& mesh) {
+    const auto module = make_tied_module();
+    module->body->bias.set_requires_grad(false);
+    const auto state = shard(*module, mesh);
+    auto optimizer = OptimizerGuard(state).build<torch::optim::AdamW>(adamw_options());
+    EXPECT_NO_THROW(optimizer.step());
+    module->body->bias.set_requires_grad(true);
+    expect_refusal(
+        [&] { optimizer.step(); }, Code::kOptimizerParameter, {"body.bias (no group)", "would never be trained"});
+    optimizer.add_param_group(torch::optim::OptimizerParamGroup({module->body->bias}));
+    const at::Tensor before = module->body->bias.detach().clone();
+    loss_of(*module, state.get()).backward();
+    optimizer.step();
+    EXPECT_FALSE(at::equal(module->body->bias, before));
+  });
+}
+
+TEST_P(Issue3821, AParameterThatIsReplacedByHandIsStaleAtTheNextStep) {
+  on_ranks(GetParam(), [](const DeviceMesh& mesh) {
+    const auto module = make_tied_module();
+    const auto state = shard(*module, mesh);
+    auto optimizer = OptimizerGuard(state).build<torch::optim::AdamW>(adamw_options());
+    EXPECT_NO_THROW(optimizer.step());
+    module->replace_module("body", torch::nn::Linear(kHidden, kHidden));
+    expect_refusal([&] { optimizer.step(); },
+                   Code::kOptimizerParameter,
+                   {"body.weight", "body.bias", "stale", "another tensor"});
+  });
+}
+
+TEST_P(Issue3821, AnAdapterAddedWhileTrainingIsNamedAtTheNextStep) {
+  on_ranks(GetParam(), [](const DeviceMesh& mesh) {
+    const auto module = make_tied_module();
+    const auto state = shard(*module, mesh);
+    auto optimizer = OptimizerGuard(state).build<torch::optim::AdamW>(adamw_options());
+    EXPECT_NO_THROW(optimizer.step());
+    module->add_adapter(2);
+    expect_refusal([&] { optimizer.step(); },
+                   Code::kOptimizerParameter,
+                   {"body.lora_A", "body.lora_B", "not managed", "in no group"});
+  });
+}
+
 INSTANTIATE_TEST_SUITE_P(Ranks, Issue3821, ::testing::Values(1, 2, 3), [](const auto& info) {
   return concat(info.param, info.param == 1 ? "rank" : "ranks");
 });

@@ -2,6 +2,7 @@
 
 #include "tieshard/runtime/optim/optimizer_guard.h"
 
+#include <torch/optim/adagrad.h>
 #include <torch/optim/adamw.h>
 #include <torch/optim/sgd.h>
 
@@ -151,30 +152,84 @@ TEST_P(Guard, AddsAGroupOfManagedParametersAndStepsOnIt) {
   });
 }
 
-TEST_P(Guard, AdoptsAnOptimizerThatHasSteppedOnShardsOnlyAndRefusesOneWithWholeState) {
+TEST_P(Guard, AdoptsAnOptimizerThatHasSteppedOnShards) {
   on_ranks(GetParam(), [](const DeviceMesh& mesh) {
-    using torch::optim::AdamW;
-    const auto stepped = [](SmallNet& net, UnitRunner& runner) {
-      auto optimizer = std::make_unique<AdamW>(tensors_of(net), torch::optim::AdamWOptions(0.1));
-      net.forward(small_input(0), runner, /*use_spare=*/true).sum().backward();
-      optimizer->step();
-      optimizer->zero_grad();
-      return optimizer;
-    };
-    SmallNet sharded;
-    const auto state = shard_small_net(sharded, mesh);
-    EXPECT_NO_THROW(OptimizerGuard(state).adopt(stepped(sharded, *state)));
     SmallNet net;
-    UnitRunner plain;
-    auto early = stepped(net, plain); // before fully_shard: its moments have the whole shapes
-    const auto later = shard_small_net(net, mesh);
-    if (mesh.size() == 1) {
-      EXPECT_NO_THROW(OptimizerGuard(later).adopt(std::move(early)).step());
-    } else {
-      expect_refusal([&] { OptimizerGuard(later).adopt(std::move(early)); },
-                     Code::kOptimizerParameter,
-                     {"last.weight", "state", "before fully_shard"});
-    }
+    const auto state = shard_small_net(net, mesh);
+    auto stepped = std::make_unique<torch::optim::AdamW>(tensors_of(net), torch::optim::AdamWOptions(0.1));
+    net.forward(small_input(0), *state, /*use_spare=*/true).sum().backward();
+    stepped->step();
+    EXPECT_NO_THROW(OptimizerGuard(state).adopt(std::move(stepped)).step());
+  });
+}
+
+TEST_P(Guard, BuildsAnOptimizerWhoseStateIsMadeAtOnceAlsoWhileParametersAreWhole) {
+  on_ranks(GetParam(), [](const DeviceMesh& mesh) {
+    SmallNet net;
+    const auto state = shard_small_net(net, mesh);
+    net.forward(small_input(0), *state); // the root stays whole after it
+    auto optimizer = OptimizerGuard(state).build<torch::optim::Adagrad>(torch::optim::AdagradOptions(0.1));
+    net.forward(small_input(0), *state).sum().backward();
+    EXPECT_NO_THROW(optimizer.step());
+  });
+}
+
+TEST_P(Guard, StepRefusesWhatIsTrainableAndInNoGroup) {
+  on_ranks(GetParam(), [](const DeviceMesh& mesh) {
+    SmallNet net;
+    net.spare.set_requires_grad(false);
+    const auto state = shard_small_net(net, mesh);
+    auto optimizer = OptimizerGuard(state).build<SGD>(SGDOptions(0.5));
+    net.spare.set_requires_grad(true); // unfrozen later
+    const at::Tensor late = net.last->register_parameter("late", at::ones({2}));
+    expect_refusal([&] { optimizer.step(); },
+                   Code::kOptimizerParameter,
+                   {"spare (no group)", "never be trained", "last.late", "not managed", "in no group"});
+    late.set_requires_grad(false);
+    optimizer.add_param_group(torch::optim::OptimizerParamGroup({net.spare}));
+    EXPECT_NO_THROW(optimizer.step());
+  });
+}
+
+TEST_P(Guard, DropsFrozenParametersWithTheirState) {
+  on_ranks(GetParam(), [](const DeviceMesh& mesh) {
+    SmallNet net;
+    const auto state = shard_small_net(net, mesh);
+    auto optimizer = OptimizerGuard(state).build<torch::optim::AdamW>(torch::optim::AdamWOptions(0.1));
+    net.forward(small_input(0), *state, /*use_spare=*/true).sum().backward();
+    optimizer.step();
+    net.spare.set_requires_grad(false);
+    expect_refusal([&] { optimizer.step(); }, Code::kOptimizerParameter, {"spare", "frozen", "drop_frozen"});
+    const std::size_t before = optimizer.raw().state().size();
+    optimizer.drop_frozen();
+    EXPECT_EQ(optimizer.raw().state().size(), before - 1);
+    const at::Tensor kept = net.spare.detach().clone();
+    EXPECT_NO_THROW(optimizer.step());
+    EXPECT_TRUE(at::equal(net.spare, kept));
+    EXPECT_EQ(optimizer.report().size(), before - 1);
+  });
+}
+
+TEST_P(Guard, ReportsIdentityAndShapesBeforeAndAfterSharding) {
+  on_ranks(GetParam(), [](const DeviceMesh& mesh) {
+    TiedModule module(11, 6);
+    const c10::TensorImpl* const weight = module.embed_tokens->weight.unsafeGetTensorImpl(); // before
+    const auto state = fully_shard(module, {{"", &module}}, plan_of(module, mesh), mesh);
+    const SGD optimizer(module.parameters(), SGDOptions(0.1));
+    const std::vector<SlotReport> report = OptimizerGuard(state).report(optimizer);
+    ASSERT_EQ(report.size(), 4U);
+    EXPECT_EQ(report[0].held, weight);
+    EXPECT_EQ(report[0].current, weight);
+    EXPECT_EQ(report[0].whole, Shape({11, 6}));
+    EXPECT_EQ(report[0].local, Shape({11, 6 / mesh.size()}));
+    EXPECT_EQ(report[3].kind, SlotKind::kAlias);
+    EXPECT_EQ(report[3].name, "lm_head.weight");
+    EXPECT_EQ(report[3].held, weight);
+    const std::string local = to_string(report[0].local);
+    EXPECT_THAT(
+        to_text(report),
+        ::testing::HasSubstr("group 0 slot 0  embed_tokens.weight  managed  the same object  [11, 6] -> " + local));
+    EXPECT_THAT(to_text(report), ::testing::HasSubstr("group 0 slot 3  lm_head.weight  alias  the same object"));
   });
 }
 

@@ -22,13 +22,14 @@ class GuardedOptimizer {
   GuardedOptimizer(OptimizerGuard guard, std::unique_ptr<Optimizer> optimizer)
       : guard_(std::move(guard)), optimizer_(std::move(optimizer)) {}
 
-  /// Steps on this rank's shards. Looks every held parameter up first (a hash look-up each), so that a group added
-  /// behind the guard's back is refused before it does harm.
+  /// Steps on this rank's shards. Looks every parameter of the optimizer and of the module up first (a hash look-up
+  /// each; docs/benchmarks.md has its cost), so that a group added behind the guard's back, a parameter unfrozen,
+  /// replaced or registered since is refused before it does harm.
   /// @throws UsageError optimizer-parameter; PeerError file-changed when a mapped weights file was cut
   void step() {
     require_mappings_intact();
     guard_.reshard();
-    guard_.require_admissible(*optimizer_, /*complete=*/false);
+    guard_.require_admissible(*optimizer_);
     optimizer_->step();
   }
 
@@ -42,6 +43,23 @@ class GuardedOptimizer {
     parameters.insert(parameters.end(), group.params().begin(), group.params().end());
     guard_.assert_all_managed(parameters);
     optimizer_->add_param_group(group);
+  }
+
+  /// Takes parameters that were frozen since (requires_grad is false) out of their groups, with the state kept of them.
+  void drop_frozen() {
+    for (torch::optim::OptimizerParamGroup& group : optimizer_->param_groups()) {
+      std::erase_if(group.params(), [&](const at::Tensor& parameter) {
+        if (!parameter.requires_grad()) {
+          optimizer_->state().erase(parameter.unsafeGetTensorImpl());
+        }
+        return !parameter.requires_grad();
+      });
+    }
+  }
+
+  /// Every slot, told apart.
+  std::vector<SlotReport> report() const {
+    return guard_.report(*optimizer_);
   }
 
   /// The optimizer itself, for options and state. What is added to it is checked at the next step.

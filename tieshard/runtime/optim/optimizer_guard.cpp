@@ -5,7 +5,7 @@
 
 #include "tieshard/core/base/error.h"
 #include "tieshard/runtime/fsdp/fully_shard.h"
-#include "tieshard/runtime/optim/optimizer_state.h"
+#include "tieshard/runtime/optim/switch_to_sharded.h"
 
 namespace tieshard {
 namespace {
@@ -20,60 +20,45 @@ std::shared_ptr<FsdpState> require_state(const CausalLm& model) {
   return state;
 }
 
-/// What is wrong with a kind of slot, and what to do about it.
-std::string reason(SlotKind kind) {
-  switch (kind) {
-    case SlotKind::kManaged:
-      return "managed and trainable, but in no group: it would never be trained; add it, or freeze it with "
-             "set_requires_grad(false)";
-    case SlotKind::kFrozen:
-      return "frozen: requires_grad is false; leave it out, or set_requires_grad(true)";
-    case SlotKind::kDuplicate:
-      return "listed before, and would be stepped twice (LibTorch's parameters() lists a tied tensor once per name); "
-             "use "
-             "unique_parameters() or OptimizerGuard::build";
-    case SlotKind::kStale:
-      return "stale: the module has another tensor under this name now; build the optimizer after the module is "
-             "complete";
-    case SlotKind::kUnmanaged:
-      return "not managed: no fully_shard unit owns it (a partial wrap left it out, or it was registered after); "
-             "register it "
-             "before fully_shard, inside a unit, or freeze it with set_requires_grad(false)";
-    case SlotKind::kForeign:
-      return "foreign: not a parameter of the sharded module; register it in the module before fully_shard";
-    case SlotKind::kWholeState:
-      return "its state has another shape than the shard: the optimizer stepped before fully_shard; build it before "
-             "the first step, or after fully_shard";
+/// Names of each tensor of a module, and the tensor of each name.
+struct ModuleNames {
+  explicit ModuleNames(const torch::nn::Module& module) {
+    for (const NamedTensor& named : named_parameters(module)) {
+      names[named.tensor.unsafeGetTensorImpl()].push_back(named.fqn);
+      tensors.emplace(named.fqn, named.tensor.unsafeGetTensorImpl());
+    }
   }
-  return "";
+
+  std::unordered_map<const c10::TensorImpl*, std::vector<std::string>> names;
+  std::unordered_map<std::string, const c10::TensorImpl*> tensors;
+};
+
+/// Of a tensor that stands in an optimizer for the `times`-th time: a name that it has, or the same one again.
+void tell_repetition(SlotReport& report, const std::vector<std::string>& names, std::size_t times) {
+  report.kind = times < names.size() ? SlotKind::kAlias : SlotKind::kDuplicate;
+  if (report.kind == SlotKind::kAlias) {
+    report.detail = concat("it is ", report.name);
+    report.name = names[times];
+  }
+}
+
+std::unordered_set<const c10::TensorImpl*> held_by(const torch::optim::Optimizer& optimizer) {
+  std::unordered_set<const c10::TensorImpl*> held;
+  for (const auto& group : optimizer.param_groups()) {
+    for (const at::Tensor& tensor : group.params()) {
+      held.insert(tensor.unsafeGetTensorImpl());
+    }
+  }
+  return held;
 }
 
 } // namespace
-
-std::string_view id(SlotKind kind) {
-  switch (kind) {
-    case SlotKind::kManaged:
-      return "managed";
-    case SlotKind::kFrozen:
-      return "frozen";
-    case SlotKind::kDuplicate:
-      return "duplicate";
-    case SlotKind::kStale:
-      return "stale";
-    case SlotKind::kUnmanaged:
-      return "unmanaged";
-    case SlotKind::kForeign:
-      return "foreign";
-    case SlotKind::kWholeState:
-      return "whole-state";
-  }
-  return "unknown";
-}
 
 OptimizerGuard::OptimizerGuard(std::shared_ptr<FsdpState> state) : state_(std::move(state)) {
   std::vector<NamedTensor> named;
   for (const FsdpParam* parameter : state_->managed()) {
     named.push_back({parameter->fqn(), parameter->parameter()});
+    sharded_.emplace(parameter->parameter().unsafeGetTensorImpl(), parameter);
   }
   register_managed(named);
 }
@@ -89,34 +74,36 @@ void OptimizerGuard::register_managed(const std::vector<NamedTensor>& parameters
 }
 
 std::vector<SlotReport> OptimizerGuard::inspect(const std::vector<std::vector<at::Tensor>>& groups) const {
-  std::unordered_map<const c10::TensorImpl*, std::string> module_name;
-  std::unordered_map<std::string, const c10::TensorImpl*> module_tensor;
-  for (const NamedTensor& named : named_parameters(state_->root())) {
-    module_name.emplace(named.tensor.unsafeGetTensorImpl(), named.fqn);
-    module_tensor.emplace(named.fqn, named.tensor.unsafeGetTensorImpl());
-  }
-  std::unordered_set<const c10::TensorImpl*> seen;
+  const ModuleNames module(state_->root());
+  std::unordered_map<const c10::TensorImpl*, std::size_t> times;
   std::vector<SlotReport> slots;
   for (std::size_t group = 0; group < groups.size(); ++group) {
     for (std::size_t slot = 0; slot < groups[group].size(); ++slot) {
       const at::Tensor& tensor = groups[group][slot];
-      const c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
+      const c10::TensorImpl* const impl = tensor.unsafeGetTensorImpl();
+      SlotReport report{.group = group, .slot = slot, .held = impl, .local = tensor.sizes().vec()};
       const auto managed = managed_.find(impl);
-      const auto named = module_name.find(impl);
-      SlotReport report{
-          .name = concat("(unknown), shape ", to_string(tensor.sizes().vec())), .group = group, .slot = slot};
+      const auto names = module.names.find(impl);
       if (managed != managed_.end()) {
         report.name = managed->second;
-        const auto current = module_tensor.find(report.name);
-        const bool replaced = current != module_tensor.end() && current->second != impl;
-        report.kind = replaced                    ? SlotKind::kStale
-                      : !tensor.requires_grad()   ? SlotKind::kFrozen
-                      : !seen.insert(impl).second ? SlotKind::kDuplicate
-                                                  : SlotKind::kManaged;
-      } else if (named != module_name.end()) {
-        report.name = named->second;
+        const auto current = module.tensors.find(report.name);
+        report.current = current == module.tensors.end() ? nullptr : current->second;
+        const auto parameter = sharded_.find(impl);
+        report.whole = parameter == sharded_.end() ? Shape() : parameter->second->spec().shape;
+        const std::size_t before = times[impl]++;
+        if (report.current != nullptr && report.current != impl) {
+          report.kind = SlotKind::kStale;
+        } else if (!tensor.requires_grad()) {
+          report.kind = SlotKind::kFrozen;
+        } else if (before > 0) {
+          tell_repetition(report, names == module.names.end() ? std::vector<std::string>() : names->second, before);
+        }
+      } else if (names != module.names.end()) {
+        report.name = names->second.front();
+        report.current = impl;
         report.kind = SlotKind::kUnmanaged;
       } else {
+        report.name = concat("(unknown), shape ", to_string(report.local));
         report.kind = SlotKind::kForeign;
       }
       slots.push_back(std::move(report));
@@ -130,9 +117,7 @@ void OptimizerGuard::refuse(const std::vector<SlotReport>& offenders) const {
   std::string why;
   for (const SlotReport& slot : offenders) {
     where += concat(", ", slot.name);
-    const std::string place =
-        slot.kind == SlotKind::kManaged ? "no group" : concat("group ", slot.group, ", slot ", slot.slot);
-    why += concat(why.empty() ? "" : "\n         ", slot.name, " (", place, "): ", reason(slot.kind));
+    why += concat(why.empty() ? "" : "\n         ", slot.reason());
   }
   throw UsageError(
       {.code = Code::kOptimizerParameter,
@@ -143,14 +128,26 @@ void OptimizerGuard::refuse(const std::vector<SlotReport>& offenders) const {
               "trainable managed parameter once"});
 }
 
-std::vector<SlotReport> OptimizerGuard::left_out(const std::unordered_set<const c10::TensorImpl*>& held) const {
+std::vector<SlotReport> OptimizerGuard::left_out(const Held& held) const {
   std::vector<SlotReport> missing;
   for (const NamedTensor& named : order_) {
     if (named.tensor.requires_grad() && !held.contains(named.tensor.unsafeGetTensorImpl())) {
-      missing.push_back({.name = named.fqn, .kind = SlotKind::kManaged});
+      missing.push_back({.name = named.fqn, .kind = SlotKind::kLeftOut});
     }
   }
   return missing;
+}
+
+/// Trainable parameters of the module that are neither managed nor in `held`.
+std::vector<SlotReport> OptimizerGuard::unmanaged(const Held& held) const {
+  std::vector<SlotReport> offenders;
+  for (const NamedTensor& named : unique_parameters(state_->root())) {
+    const c10::TensorImpl* const impl = named.tensor.unsafeGetTensorImpl();
+    if (named.tensor.requires_grad() && !managed_.contains(impl) && !held.contains(impl)) {
+      offenders.push_back({.name = named.fqn, .kind = SlotKind::kUnmanaged, .detail = "it is in no group"});
+    }
+  }
+  return offenders;
 }
 
 void OptimizerGuard::assert_all_managed(const std::vector<at::Tensor>& parameters) const {
@@ -169,59 +166,42 @@ std::vector<SlotReport> OptimizerGuard::report(const torch::optim::Optimizer& op
   return inspect(groups);
 }
 
-std::vector<SlotReport> OptimizerGuard::with_whole_state(const torch::optim::Optimizer& optimizer) const {
-  std::vector<SlotReport> offenders;
-  for (SlotReport& slot : report(optimizer)) {
-    const at::Tensor& parameter = optimizer.param_groups()[slot.group].params()[slot.slot];
-    const auto state = optimizer.state().find(parameter.unsafeGetTensorImpl());
-    if (slot.kind != SlotKind::kManaged || state == optimizer.state().end()) {
-      continue;
-    }
-    const std::vector<at::Tensor> kept = moments(*state->second);
-    if (std::ranges::any_of(kept, [&](const at::Tensor& moment) { return moment.sizes() != parameter.sizes(); })) {
-      slot.kind = SlotKind::kWholeState;
-      offenders.push_back(std::move(slot));
-    }
-  }
-  return offenders;
-}
-
-void OptimizerGuard::require_admissible(const torch::optim::Optimizer& optimizer, bool complete) const {
+void OptimizerGuard::require_admissible(const torch::optim::Optimizer& optimizer) const {
   std::vector<SlotReport> offenders = report(optimizer);
   std::erase_if(offenders, [](const SlotReport& slot) { return slot.kind == SlotKind::kManaged; });
-  if (complete) {
-    std::unordered_set<const c10::TensorImpl*> held;
-    for (const auto& group : optimizer.param_groups()) {
-      for (const at::Tensor& tensor : group.params()) {
-        held.insert(tensor.unsafeGetTensorImpl());
-      }
-    }
-    for (const std::vector<SlotReport>& more : {left_out(held), with_whole_state(optimizer)}) {
-      offenders.insert(offenders.end(), more.begin(), more.end());
-    }
+  const Held held = held_by(optimizer);
+  for (const std::vector<SlotReport>& more : {left_out(held), unmanaged(held)}) {
+    offenders.insert(offenders.end(), more.begin(), more.end());
   }
   if (!offenders.empty()) {
     refuse(offenders);
   }
 }
 
-std::vector<at::Tensor> OptimizerGuard::trainable() const {
-  std::vector<SlotReport> offenders;
-  for (const NamedTensor& named : unique_parameters(state_->root())) {
-    if (named.tensor.requires_grad() && !managed_.contains(named.tensor.unsafeGetTensorImpl())) {
-      offenders.push_back({.name = named.fqn, .kind = SlotKind::kUnmanaged});
-    }
+void OptimizerGuard::switch_to_sharded(torch::optim::Optimizer& optimizer,
+                                       const std::vector<NamedTensor>& originals) const {
+  reshard();
+  const SwitchPlan plan = plan_switch(optimizer, *state_, originals);
+  if (!plan.refused.empty()) {
+    refuse(plan.refused);
   }
+  apply_switch(optimizer, *state_, plan);
+}
+
+std::vector<at::Tensor> OptimizerGuard::trainable() const {
   std::vector<at::Tensor> parameters;
   for (const NamedTensor& named : order_) {
     if (named.tensor.requires_grad()) {
       parameters.push_back(named.tensor);
     }
   }
+  std::vector<SlotReport> offenders = inspect({parameters});
+  std::erase_if(offenders, [](const SlotReport& slot) { return slot.kind == SlotKind::kManaged; });
+  const std::vector<SlotReport> more = unmanaged({});
+  offenders.insert(offenders.end(), more.begin(), more.end());
   if (!offenders.empty()) {
     refuse(offenders);
   }
-  assert_all_managed(parameters);
   return parameters;
 }
 

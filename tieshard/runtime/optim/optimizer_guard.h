@@ -19,6 +19,7 @@
 
 #include "tieshard/runtime/fsdp/fsdp_state.h"
 #include "tieshard/runtime/models/causal_lm.h"
+#include "tieshard/runtime/optim/slot_report.h"
 #include "tieshard/runtime/tensors/module_parameters.h"
 
 namespace tieshard {
@@ -26,27 +27,8 @@ namespace tieshard {
 template <typename Optimizer>
 class GuardedOptimizer;
 
-/// What a parameter in an optimizer is.
-enum class SlotKind {
-  kManaged,    ///< owned by fully_shard, trainable, once
-  kFrozen,     ///< managed, but requires no gradient
-  kDuplicate,  ///< listed before, under this or another name: it would be stepped twice
-  kStale,      ///< was the module's parameter; the module has another tensor under that name now
-  kUnmanaged,  ///< the module's, but outside all units: left out by a partial wrap, or added after fully_shard
-  kForeign,    ///< not of this module
-  kWholeState, ///< managed, but the optimizer's state of it is not shaped as the shard: it stepped before fully_shard
-};
-
-std::string_view id(SlotKind kind);
-
-/// One entry of an optimizer's parameter groups.
-struct SlotReport {
-  std::string name; ///< fqn; "(unknown)" with the shape for a foreign tensor
-  std::size_t group = 0;
-  std::size_t slot = 0;
-  SlotKind kind = SlotKind::kManaged;
-};
-
+/// Cheap to copy into the optimizer that it guards. Every check lists all offenders in one error, each with its group,
+/// the reason and the remedy. No check communicates; ranks that do the same get the same answer.
 class OptimizerGuard {
  public:
   /// Guards a sharded module: its managed parameters are those of `state`.
@@ -59,37 +41,46 @@ class OptimizerGuard {
   void register_managed(const std::vector<NamedTensor>& parameters);
 
   /// Checks parameters before an optimizer takes them.
-  /// @throws UsageError optimizer-parameter, one error that lists every offender with its group, reason and remedy
+  /// @throws UsageError optimizer-parameter
   void assert_all_managed(const std::vector<at::Tensor>& parameters) const;
 
-  /// Builds an optimizer over every trainable managed parameter, each once.
+  /// Builds an optimizer over every trainable managed parameter, each once. Parameters are resharded first: some
+  /// optimizers (Adagrad) make their state when they are made.
   ///
   /// @throws UsageError optimizer-parameter when the module has trainable parameters that no unit manages (they would
-  /// never
-  ///         be trained, or drift apart between ranks)
+  ///         never be trained, or drift apart between ranks)
   template <typename Optimizer, typename Options>
   GuardedOptimizer<Optimizer> build(Options options) const {
+    reshard();
     const std::vector<at::Tensor> parameters = trainable();
     return GuardedOptimizer<Optimizer>(*this, std::make_unique<Optimizer>(parameters, std::move(options)));
   }
 
-  /// Takes an optimizer that exists, built before fully_shard or after.
-  /// @throws UsageError optimizer-parameter, also when it leaves a trainable managed parameter out, or stepped before
-  ///         fully_shard on what is now a shard
+  /// Takes an optimizer that exists, built before fully_shard or after; what switch_to_sharded does is done.
+  /// @throws UsageError optimizer-parameter, also when it leaves a trainable managed parameter out
   template <typename Optimizer>
-  GuardedOptimizer<Optimizer> adopt(std::unique_ptr<Optimizer> optimizer) const {
-    reshard();
-    require_admissible(*optimizer, /*complete=*/true);
+  GuardedOptimizer<Optimizer> adopt(std::unique_ptr<Optimizer> optimizer,
+                                    const std::vector<NamedTensor>& originals = {}) const {
+    switch_to_sharded(*optimizer, originals);
+    require_admissible(*optimizer);
     return GuardedOptimizer<Optimizer>(*this, std::move(optimizer));
   }
 
-  /// Every slot of an optimizer, told apart.
+  /// Original parameters become the managed ones, and state from before fully_shard becomes this rank's part of it:
+  /// moments are cut as their parameter is, step counts stay. An optimizer that was built and stepped before goes on
+  /// with the numbers of one that was never sharded. What is sharded already stays as it is.
+  ///
+  /// @param originals  what the optimizer was built over (named_parameters(module) at that time), where the module has
+  ///                   other tensors under those names since
+  /// @throws UsageError optimizer-parameter for state that cannot be cut; the optimizer is unchanged then
+  void switch_to_sharded(torch::optim::Optimizer& optimizer, const std::vector<NamedTensor>& originals = {}) const;
+
+  /// Every slot of an optimizer, told apart, with its identity before and after sharding (to_text() prints it).
   std::vector<SlotReport> report(const torch::optim::Optimizer& optimizer) const;
 
-  /// Pre: resharded, since state is compared with the shards.
-  /// @param complete  also refuse when a trainable managed parameter is in no group
+  /// Each slot is managed, and each trainable parameter of the module is in exactly one group.
   /// @throws UsageError optimizer-parameter
-  void require_admissible(const torch::optim::Optimizer& optimizer, bool complete) const;
+  void require_admissible(const torch::optim::Optimizer& optimizer) const;
 
   /// Trainable managed parameters in registration order. @throws UsageError optimizer-parameter as build() does
   std::vector<at::Tensor> trainable() const;
@@ -99,13 +90,16 @@ class OptimizerGuard {
   void reshard() const;
 
  private:
+  using Held = std::unordered_set<const c10::TensorImpl*>;
+
   std::vector<SlotReport> inspect(const std::vector<std::vector<at::Tensor>>& groups) const;
-  std::vector<SlotReport> with_whole_state(const torch::optim::Optimizer& optimizer) const;
+  std::vector<SlotReport> unmanaged(const Held& held) const;
+  std::vector<SlotReport> left_out(const Held& held) const;
   [[noreturn]] void refuse(const std::vector<SlotReport>& offenders) const;
-  std::vector<SlotReport> left_out(const std::unordered_set<const c10::TensorImpl*>& held) const;
 
   std::shared_ptr<FsdpState> state_;
   std::unordered_map<const c10::TensorImpl*, std::string> managed_; ///< fqn of each managed tensor
+  std::unordered_map<const c10::TensorImpl*, const FsdpParam*> sharded_;
   std::vector<NamedTensor> order_; ///< the same in registration order; keeps them alive
 };
 

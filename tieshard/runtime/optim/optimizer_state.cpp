@@ -23,8 +23,11 @@ std::vector<at::Tensor> defined(std::initializer_list<at::Tensor> tensors) {
 
 } // namespace
 
-std::vector<at::Tensor> moments(const torch::optim::OptimizerParamState& state) {
+std::optional<std::vector<at::Tensor>> moments(const torch::optim::OptimizerParamState& state) {
   namespace optim = torch::optim;
+  if (const auto* foreign = dynamic_cast<const MomentState*>(&state)) {
+    return foreign->moments();
+  }
   if (const auto* adamw = dynamic_cast<const optim::AdamWParamState*>(&state)) {
     return defined({adamw->exp_avg(), adamw->exp_avg_sq(), adamw->max_exp_avg_sq()});
   }
@@ -40,7 +43,7 @@ std::vector<at::Tensor> moments(const torch::optim::OptimizerParamState& state) 
   if (const auto* adagrad = dynamic_cast<const optim::AdagradParamState*>(&state)) {
     return defined({adagrad->sum()});
   }
-  return {};
+  return std::nullopt;
 }
 
 } // namespace tieshard

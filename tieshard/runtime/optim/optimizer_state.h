@@ -7,6 +7,7 @@
 
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -14,8 +15,18 @@
 
 namespace tieshard {
 
-/// The defined tensors of `state` that are shaped as their parameter: moments, sums, momentum buffers. Empty for an
-/// optimizer that is not one of LibTorch's own (and for LBFGS, whose state is flat).
-std::vector<at::Tensor> moments(const torch::optim::OptimizerParamState& state);
+/// What the state of an optimizer outside LibTorch derives from beside OptimizerParamState, so that it can be cut with
+/// its parameter.
+class MomentState {
+ public:
+  virtual ~MomentState() = default;
+  /// Its defined tensors that are shaped as the parameter; the optimizer's own, not copies.
+  virtual std::vector<at::Tensor> moments() const = 0;
+};
+
+/// The defined tensors of `state` that are shaped as their parameter: moments, sums, momentum buffers. Nothing for a
+/// class that is neither one of LibTorch's Adam, AdamW, SGD, RMSprop and Adagrad nor a MomentState (LBFGS, whose state
+/// is flat, is none).
+std::optional<std::vector<at::Tensor>> moments(const torch::optim::OptimizerParamState& state);
 
 } // namespace tieshard
