@@ -129,7 +129,7 @@ bool is_in_whole_modules(const Mapper& mapper, const PrefixRule& rule) {
 /// A leading prefix belongs to all that is stored of a module of the model: no other name may stand beside the new
 /// ones.
 void require_whole_prefix(const Mapper& mapper, const PrefixRule& rule) {
-  const auto module_of = [&rule](std::string_view name) { return name.substr(0, name.find('.')); };
+  const auto module_of = [](std::string_view name) { return name.substr(0, name.find('.')); };
   std::map<std::string_view, const Candidate*> changed;
   for (const Candidate& candidate : mapper.mapped) {
     if (candidate.by_rule) {
