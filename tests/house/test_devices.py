@@ -7,6 +7,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 MEMORY = re.compile(r"\b(?:\w*data_ptr\w*|mem(?:cpy|cmp|set|move)|from_blob)\b")
 TOUCHES_MEMORY = {
+    "runtime/fsdp/shard_checks.cpp": "compares addresses, touches none",
     "runtime/load/shard_loader.cpp": "tensors over what was read",
     "runtime/mesh/collectives.cpp": "texts, in host tensors made there",
     "runtime/mesh/part_collectives.cpp": "shared memory, of host tensors",

@@ -149,26 +149,73 @@ INSTANTIATE_TEST_SUITE_P(Ranks, MixedPrecision, ::testing::Values(1, 2), [](cons
   return concat(info.param, info.param == 1 ? "rank" : "ranks");
 });
 
-TEST(ParametersOfSeveralDtypes, KeepTheirValuesAndGradientsInOneUnit) {
-  struct Mixed : torch::nn::Module {
-    Mixed() {
-      narrow = register_parameter("narrow", at::full({4}, 1.5, at::kBFloat16));
-      wide = register_parameter("wide", at::full({4}, 1.0 + 1.0 / 4096));
-    }
-    at::Tensor narrow;
-    at::Tensor wide;
-  };
-  on_ranks(2, [](const DeviceMesh& mesh) {
-    Mixed module;
+/// A table of numbers first, since a buffer of the first one's dtype would hold the others no more.
+struct MixedDtypes : torch::nn::Module {
+  MixedDtypes() {
+    table = register_parameter("table", at::arange(4, at::kLong) + (1 << 24), /*requires_grad=*/false);
+    narrow = register_parameter("narrow", at::full({4}, 1.5, at::kBFloat16));
+    wide = register_parameter("wide", at::full({4}, 1.0 + 1.0 / 4096));
+    wider = register_parameter("wider", at::full({3}, 1.0 + 1.0 / (std::int64_t{1} << 40), at::kDouble));
+  }
+  at::Tensor table;
+  at::Tensor narrow;
+  at::Tensor wide;
+  at::Tensor wider;
+};
+
+class ParametersOfSeveralDtypes : public ::testing::TestWithParam<BackendChoice> {};
+
+TEST_P(ParametersOfSeveralDtypes, KeepTheirValuesAndGradientsInOneUnit) {
+  const auto body = [](const DeviceMesh& mesh) {
+    MixedDtypes module;
     const auto state = fully_shard(module, {{"", &module}}, plan_of(module, mesh), mesh);
     const at::Tensor x = at::full({4}, 1.0 + 1.0 / 1024);
-    const at::Tensor output =
-        state->run(module, x, [&](const at::Tensor& y) { return module.narrow * 2 + module.wide * y; });
+    const at::Tensor output = state->run(module, x, [&](const at::Tensor& y) {
+      EXPECT_TRUE(at::equal(module.table, at::arange(4, at::kLong) + (1 << 24)));
+      EXPECT_TRUE(at::equal(module.wider.detach(), at::full({3}, 1.0 + 1.0 / (std::int64_t{1} << 40), at::kDouble)));
+      return module.narrow * 2 + module.wide * y + module.wider.sum().to(at::kFloat) * 0;
+    });
     EXPECT_TRUE(at::equal(output.detach(), 3 + at::full({4}, 1.0 + 1.0 / 4096) * x)); // the float32 one is not rounded
     output.sum().backward();
     EXPECT_EQ(module.wide.grad().scalar_type(), at::kFloat);
     EXPECT_EQ(module.narrow.grad().scalar_type(), at::kBFloat16);
+    EXPECT_EQ(module.wider.grad().scalar_type(), at::kDouble);
     EXPECT_TRUE(at::equal(module.wide.grad(), x.narrow(0, 0, module.wide.size(0))));
+  };
+  for (const int ranks : {2, 3}) {
+    on_ranks(ranks, body, GetParam());
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends,
+                         ParametersOfSeveralDtypes,
+                         ::testing::Values(BackendChoice::kShm, BackendChoice::kGloo),
+                         [](const auto& info) { return info.param == BackendChoice::kShm ? "shm" : "gloo"; });
+
+TEST(ParametersOfSeveralDtypes, AreConvertedToTheComputeDtypeOnlyWhereTheyAreFloatingPoint) {
+  on_ranks(4, [](const DeviceMesh& mesh) {
+    for (const ReshardAfterForward reshard : {ReshardAfterForward(true), ReshardAfterForward(std::int64_t{2})}) {
+      MixedDtypes module;
+      torch::nn::Module root;
+      root.register_module("inner", std::shared_ptr<torch::nn::Module>(&module, [](auto*) {}));
+      const auto state = fully_shard(root,
+                                     {{"", &root}, {"inner", &module}},
+                                     mesh,
+                                     {.mp_policy = {.param_dtype = at::kBFloat16},
+                                      .reshard_after_forward = reshard,
+                                      .activation_checkpointing = true});
+      int forwards = 0; // the second one computes again, of what was kept after the first
+      const at::Tensor output = state->run(root, at::ones({4}), [&](const at::Tensor& x) {
+        return state->run(module, x, [&](const at::Tensor& y) {
+          ++forwards;
+          EXPECT_TRUE(at::equal(module.table, at::arange(4, at::kLong) + (1 << 24)));
+          EXPECT_EQ(module.wide.scalar_type(), at::kBFloat16);
+          return module.wide * y + module.narrow + module.wider.sum();
+        });
+      });
+      output.sum().backward();
+      EXPECT_EQ(forwards, 2);
+    }
   });
 }
 

@@ -253,6 +253,45 @@ TEST_P(Guard, RefusesToStepWhileGradientsAreKeptThatWereNotReduced) {
   });
 }
 
+TEST_P(Guard, AParameterFrozenWhileGradientsAreKeptDoesNotBlockTheOptimizer) {
+  on_ranks(GetParam(), [](const DeviceMesh& mesh) {
+    SmallNet net;
+    const auto state = shard_small_net(net, mesh);
+    auto optimizer = OptimizerGuard(state).build<torch::optim::AdamW>(torch::optim::AdamWOptions(0.1));
+    state->set_requires_gradient_sync(false);
+    net.forward(small_input(0), *state).sum().backward();
+    net.first->weight.set_requires_grad(false);
+    net.first->bias.set_requires_grad(false);
+    net.last->bias.set_requires_grad(false);
+    optimizer.drop_frozen();
+    state->set_requires_gradient_sync(true);
+    net.forward(small_input(0), *state).sum().backward();
+    EXPECT_NO_THROW(optimizer.step());
+    net.first->weight.set_requires_grad(true); // what was kept of it does not come back
+    net.first->bias.set_requires_grad(true);
+    EXPECT_FALSE(net.first->weight.grad().defined());
+  });
+}
+
+TEST_P(Guard, AWholeGradientOnAShardIsRefusedByTheOptimizer) {
+  on_ranks(GetParam(), [](const DeviceMesh& mesh) {
+    SmallNet net;
+    const auto state = shard_small_net(net, mesh);
+    auto optimizer = OptimizerGuard(state).build<torch::optim::AdamW>(torch::optim::AdamWOptions(0.1));
+    state->unshard();
+    UnitRunner plain;
+    net.forward(small_input(0), plain).sum().backward(); // by hand: nothing reduces it
+    state->reshard();
+    if (mesh.size() == 1) {
+      EXPECT_NO_THROW(optimizer.step());
+    } else {
+      expect_refusal([&] { optimizer.step(); },
+                     Code::kOptimizerParameter,
+                     {"last.weight", "gradient", "expected", "got [3, 6]", "state->run"});
+    }
+  });
+}
+
 INSTANTIATE_TEST_SUITE_P(Ranks, Guard, ::testing::Values(1, 2), [](const auto& info) {
   return concat(info.param, info.param == 1 ? "rank" : "ranks");
 });

@@ -23,6 +23,29 @@ namespace {
 
 } // namespace
 
+void FsdpParam::require_shardable(const ShardPlan& plan,
+                                  const ShardedParameter& spec,
+                                  const at::Tensor& parameter,
+                                  std::int64_t rank) {
+  if (parameter.is_meta()) {
+    throw UsageError({.code = Code::kStillOnMeta,
+                      .what = "a tensor has no bytes yet",
+                      .where = spec.fqn,
+                      .fix = "call load_shards() before fully_shard()"});
+  }
+  if (parameter.requires_grad() && !parameter.is_floating_point()) {
+    throw UsageError({.code = Code::kWrongState,
+                      .what = "a parameter that requires a gradient has a dtype that is not reduced over ranks",
+                      .where = spec.fqn,
+                      .why = concat("expected a floating point dtype, got ", c10::toString(parameter.scalar_type())),
+                      .fix = "store complex numbers as two real ones (view_as_real), or freeze it"});
+  }
+  const Shape local = plan.local_shape(spec, rank);
+  if (parameter.sizes() != at::IntArrayRef(local) && parameter.sizes() != at::IntArrayRef(spec.shape)) {
+    refuse_shape(spec, local, parameter);
+  }
+}
+
 FsdpParam::FsdpParam(const ShardPlan& plan,
                      const ShardedParameter& spec,
                      at::Tensor parameter,
@@ -30,12 +53,7 @@ FsdpParam::FsdpParam(const ShardPlan& plan,
                      at::ScalarType compute,
                      const OffloadPolicy& offload)
     : spec_(spec), rank_(rank), parameter_(std::move(parameter)) {
-  if (parameter_.is_meta()) {
-    throw UsageError({.code = Code::kStillOnMeta,
-                      .what = "a tensor has no bytes yet",
-                      .where = spec.fqn,
-                      .fix = "call load_shards() before fully_shard()"});
-  }
+  require_shardable(plan, spec, parameter_, rank);
   for (std::int64_t other = 0; other < plan.ranks(); ++other) {
     ranges_.push_back(plan.range(spec, other));
   }
@@ -43,11 +61,9 @@ FsdpParam::FsdpParam(const ShardPlan& plan,
   const Shape local = plan.local_shape(spec, rank);
   const at::Tensor data = parameter_.variable_data();
   if (data.sizes() == at::IntArrayRef(local)) {
-    shard_ = data;
-  } else if (data.sizes() == at::IntArrayRef(spec.shape)) {
-    shard_ = part_of(data, rank).clone(at::MemoryFormat::Contiguous);
+    shard_ = data.contiguous(); // itself, mostly
   } else {
-    refuse_shape(spec, local, parameter_);
+    shard_ = part_of(data, rank).clone(at::MemoryFormat::Contiguous);
   }
   const at::Device compute_device = shard_.device();
   if (offload.to_host) {
@@ -89,13 +105,13 @@ CutTensor FsdpParam::reduced(const at::Tensor& gradient, at::ScalarType dtype) c
 
 void FsdpParam::require_own_storage() const {
   if (!parameter_.is_alias_of(shard_)) {
-    throw UsageError({.code = Code::kWrongState,
-                      .what = "a managed parameter was given other storage",
-                      .where = spec_.fqn,
-                      .why = "expected the shard that fully_shard left in it, got another tensor's data",
-                      .fix =
-                          "change values in place (copy_) under NoGradGuard; do not call set_data or Module::to() on a "
-                          "sharded module"});
+    throw UsageError(
+        {.code = Code::kWrongState,
+         .what = "a managed parameter was given other storage",
+         .where = spec_.fqn,
+         .why = "expected the shard that fully_shard left in it, got another tensor's data",
+         .fix = "change values in place (copy_) under NoGradGuard, after FsdpState::reshard(); do not call set_data or "
+                "Module::to() on a sharded module"});
   }
 }
 
@@ -140,6 +156,10 @@ void FsdpParam::keep_whole_gradient(at::ScalarType dtype) {
   if (at::Tensor gradient = take_whole_gradient(); gradient.defined()) {
     kept_gradient_ = gradient.to(dtype);
   }
+}
+
+void FsdpParam::drop_kept_gradient() {
+  kept_gradient_.reset();
 }
 
 void FsdpParam::drop_gradients() {

@@ -24,10 +24,19 @@ namespace tieshard {
 
 class FsdpParam {
  public:
+  /// What the constructor throws, before anything is cut.
+  /// @throws UsageError foreign-shape when the tensor is neither whole nor this rank's shard, still-on-meta,
+  /// wrong-state
+  ///         when it requires a gradient and is not floating point
+  static void require_shardable(const ShardPlan& plan,
+                                const ShardedParameter& spec,
+                                const at::Tensor& parameter,
+                                std::int64_t rank);
+
   /// @param parameter  the module's tensor: whole, or already this rank's shard
   /// @param compute    dtype of the whole parameter while its unit runs
   /// @param offload    where the shard lies; the whole parameter is on the device that `parameter` came on
-  /// @throws UsageError foreign-shape when it is neither, still-on-meta
+  /// @throws as require_shardable
   FsdpParam(const ShardPlan& plan,
             const ShardedParameter& spec,
             at::Tensor parameter,
@@ -94,6 +103,9 @@ class FsdpParam {
 
   /// Puts what take_whole_gradient() would give aside, in `dtype`, to be reduced later.
   void keep_whole_gradient(at::ScalarType dtype);
+
+  /// Forgets what keep_whole_gradient() put aside.
+  void drop_kept_gradient();
 
   bool has_kept_gradient() const {
     return kept_gradient_.defined();

@@ -30,6 +30,15 @@ void sum_over_replicas(const DeviceMesh& replicas, const std::vector<CutTensor>&
   }
 }
 
+void require_dense(const FsdpParam& parameter, const at::Tensor& gradient) {
+  if (gradient.defined() && gradient.layout() != at::kStrided) {
+    throw UsageError({.code = Code::kWrongState,
+                      .what = "a gradient is sparse, and shards have dense ones",
+                      .where = parameter.fqn(),
+                      .fix = "make the module with sparse(false)"});
+  }
+}
+
 } // namespace
 
 FsdpParamGroup::FsdpParamGroup(std::string name,
@@ -44,15 +53,18 @@ FsdpParamGroup::FsdpParamGroup(std::string name,
       mp_policy_(options.mp_policy),
       activation_checkpointing_(options.activation_checkpointing),
       keeps_after_forward_(options.reshard_after_forward == ReshardAfterForward(false)) {
-  at::ScalarType stored = parameters_.empty() ? at::ScalarType::Float : parameters_.front().shard().scalar_type();
-  for (const FsdpParam& parameter : parameters_) { // what is gathered in one buffer may not be rounded there
-    stored = c10::promoteTypes(stored, parameter.shard().scalar_type());
+  std::optional<at::ScalarType> stored;
+  for (const FsdpParam& parameter : parameters_) { // gradients of several dtypes are reduced in one that holds them all
+    if (parameter.parameter().is_floating_point()) {
+      const at::ScalarType dtype = parameter.shard().scalar_type();
+      stored = stored ? c10::promoteTypes(*stored, dtype) : dtype;
+    }
   }
-  compute_dtype_ = options.mp_policy.param_dtype.value_or(stored);
+  compute_dtype_ = options.mp_policy.param_dtype.value_or(stored.value_or(at::ScalarType::Float));
   reduce_dtype_ = options.mp_policy.reduce_dtype.value_or(compute_dtype_);
   divide_factor_ = options.gradient_divide_factor.value_or(static_cast<double>(mesh.size()));
   if (neighbours) {
-    post_forward_shards_.emplace(*neighbours, compute_dtype_);
+    post_forward_shards_.emplace(*neighbours);
   }
 }
 
@@ -175,7 +187,14 @@ void FsdpParamGroup::post_backward() {
   in_backward_ = false;
   if (!gradient_sync_) {
     keep_gradients();
-  } else if (!trainable()) {
+    return;
+  }
+  for (FsdpParam& parameter : parameters_) {
+    if (!parameter.trainable()) {
+      parameter.drop_kept_gradient(); // of a pass before it was frozen
+    }
+  }
+  if (!trainable()) {
     reshard();
     put_back_gradients();
   } else {
@@ -201,6 +220,13 @@ void FsdpParamGroup::set_gradient_sync(bool sync, bool keep_whole) {
 
 bool FsdpParamGroup::has_unreduced_gradients() const {
   return std::ranges::any_of(parameters_, &FsdpParam::has_kept_gradient);
+}
+
+void FsdpParamGroup::drop_kept_gradients() {
+  holds_passes_ = false;
+  for (FsdpParam& parameter : parameters_) {
+    parameter.drop_kept_gradient();
+  }
 }
 
 void FsdpParamGroup::keep_gradients() {
@@ -235,6 +261,7 @@ void FsdpParamGroup::finish_alone() {
   std::vector<at::Tensor> gradients;
   for (FsdpParam& parameter : parameters_) {
     gradients.push_back(parameter.take_whole_gradient());
+    require_dense(parameter, gradients.back());
   }
   reshard();
   for (std::size_t index = 0; index < parameters_.size(); ++index) {
@@ -273,6 +300,7 @@ void FsdpParamGroup::reduce() {
   for (std::int64_t index = 0; index < count; ++index) {
     FsdpParam& parameter = *trainable[static_cast<std::size_t>(index)];
     at::Tensor gradient = parameter.take_whole_gradient();
+    require_dense(parameter, gradient);
     if (gradient.defined()) {
       flags.narrow(0, index, 1).fill_(1);
       gradient = gradient.to(dtype).contiguous();

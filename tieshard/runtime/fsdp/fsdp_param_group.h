@@ -98,6 +98,9 @@ class FsdpParamGroup {
   /// True when whole gradients are kept that no backward pass has reduced yet.
   bool has_unreduced_gradients() const;
 
+  /// Forgets those.
+  void drop_kept_gradients();
+
   /// After a backward pass that an exception ended: shards again, without gradients. That the pass may have come
   /// further in this unit than in another makes no difference, nor that there were gradients before it (the caller may
   /// have zeroed them meanwhile): no step can use half of a pass. No communication.

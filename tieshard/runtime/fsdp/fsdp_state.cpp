@@ -11,6 +11,7 @@
 #include "tieshard/core/base/error.h"
 #include "tieshard/runtime/fsdp/activation_checkpoint.h"
 #include "tieshard/runtime/fsdp/post_backward_node.h"
+#include "tieshard/runtime/fsdp/run_checks.h"
 
 namespace tieshard {
 namespace {
@@ -62,6 +63,7 @@ std::vector<at::Tensor> FsdpState::run_tensors(torch::nn::Module& unit,
   if (group == nullptr) {
     return forward(inputs);
   }
+  const Running running(running_, unit, where(*group));
   enter_forward(unit, *group);
   return run_unit(unit, *group, inputs, forward);
 }
@@ -78,7 +80,7 @@ void FsdpState::enter_forward(const torch::nn::Module& unit, FsdpParamGroup& gro
     return;
   }
   group.pre_forward();
-  if (recomputing_ > 0) {
+  if (recomputes()) {
     return; // no forward of its own: it has no part in the order
   }
   for (FsdpParamGroup* next : order_.enter(group, options_.forward_prefetch)) {
@@ -87,10 +89,12 @@ void FsdpState::enter_forward(const torch::nn::Module& unit, FsdpParamGroup& gro
 }
 
 /// Frees what is whole for nothing: the unit whose forward failed, those that were gathered ahead, and those that wait
-/// for more of their modules. Units around the failed one see the exception themselves.
+/// for more of their modules. Units around the failed one see the exception themselves; the outermost frees all, also
+/// what reshard_after_forward keeps.
 void FsdpState::abandon_forward(const FsdpParamGroup& failed) {
+  const bool outermost = running_.size() == 1;
   for (const auto& group : groups_) {
-    if (group.get() == &failed || rounds_.waits(*group) || rounds_.is_idle(*group, ran_)) {
+    if (outermost || group.get() == &failed || rounds_.waits(*group) || rounds_.is_idle(*group, ran_)) {
       rounds_.abandon(*group);
       group->reshard();
     }
@@ -119,7 +123,10 @@ std::vector<at::Tensor> FsdpState::run_unit(const torch::nn::Module& unit,
   try {
     attached =
         attach_post_backward(cast_inputs(group.mp_policy(), inputs), shared_from_this(), rounds_.backward(group));
+    const std::vector<std::uint32_t> before = versions(attached.inputs);
     outputs = compute(group, attached.inputs, forward);
+    require_unchanged(attached.inputs, before, group.activation_checkpointing(), where(group));
+    require_own_outputs(outputs, group.parameters(), where(group));
   } catch (...) {
     abandon_forward(group);
     throw;
@@ -129,7 +136,7 @@ std::vector<at::Tensor> FsdpState::run_unit(const torch::nn::Module& unit,
     rounds_.backward(group)->add(attached.has_node);
   }
   if (rounds_.leave(unit, has_backward)) {
-    if (rounds_.has_backward(group) && recomputing_ == 0) {
+    if (rounds_.has_backward(group) && !recomputes()) {
       order_.leave(group);
     }
     group.post_forward(rounds_.has_backward(group));
@@ -146,11 +153,7 @@ bool FsdpState::watch_outputs(FsdpParamGroup& group, const std::vector<at::Tenso
   for (const at::Tensor& output : outputs) {
     if (at::GradMode::is_enabled() && output.defined() && output.requires_grad()) {
       has_backward = true;
-      output.register_hook([state = weak_from_this(), &group](const at::Tensor&) {
-        if (const auto alive = state.lock()) {
-          alive->pre_backward(group);
-        }
-      });
+      output.register_hook([state = shared_from_this(), &group](const at::Tensor&) { state->pre_backward(group); });
     }
   }
   return has_backward;
@@ -189,10 +192,12 @@ void FsdpState::require_all_ran() const {
 
 void FsdpState::pre_backward(FsdpParamGroup& group) {
   abandon_broken_backward();
-  if (backward_pass_ == kNoPass) {
-    backward_pass_ = torch::autograd::get_current_graph_task_id();
+  if (!in_backward_) {
+    in_backward_ = true;
+    const auto pass = std::make_shared<const BackwardPass>();
+    backward_pass_ = pass;
     torch::autograd::Engine::get_default_engine().queue_callback(
-        [state = shared_from_this()] { state->finish_backward(); });
+        [state = shared_from_this(), pass] { state->finish_backward(); });
   }
   group.pre_backward();
   if (recomputing_ == 0) {
@@ -203,7 +208,7 @@ void FsdpState::pre_backward(FsdpParamGroup& group) {
 }
 
 void FsdpState::finish_backward() {
-  backward_pass_ = kNoPass;
+  in_backward_ = false;
   for (const auto& group : groups_) {
     group->end_of_pass();
     if (last_backward_) {
@@ -234,9 +239,10 @@ void FsdpState::require_reduced_gradients() const {
     if (group->has_unreduced_gradients()) {
       throw UsageError({.code = Code::kWrongState,
                         .what = "gradients are kept that were not reduced",
-                        .where = concat(mesh_.where(), ", unit \"", group->name(), "\""),
-                        .why = "every backward pass since the last step ran without gradient sync",
-                        .fix = "call set_requires_gradient_sync(true) before the last backward pass of a step"});
+                        .where = where(*group),
+                        .why = "no backward pass with gradient sync came after those without",
+                        .fix = "call set_requires_gradient_sync(true) before the last backward pass of a step, or "
+                               "drop_unreduced_gradients() to give them up"});
     }
   }
 }
@@ -247,16 +253,29 @@ std::shared_ptr<void> FsdpState::hold_recomputing() {
   return {this, [state = shared_from_this()](void*) { --state->recomputing_; }};
 }
 
+/// Autograd drops the callback, and the pass with it, when an exception ends a pass. One that runs inside another (a
+/// checkpoint's) leaves the outer one's alone.
 void FsdpState::abandon_broken_backward() {
-  if (recomputing_ > 0) {
+  if (!in_backward_ || !backward_pass_.expired()) {
     return;
   }
-  if (backward_pass_ == kNoPass || backward_pass_ == torch::autograd::get_current_graph_task_id()) {
-    return;
-  }
-  backward_pass_ = kNoPass;
+  in_backward_ = false;
   for (const auto& group : groups_) {
     group->abandon_backward();
+  }
+}
+
+bool FsdpState::recomputes() const {
+  return recomputing_ > 0 || torch::autograd::get_current_graph_task_id() != kNoPass;
+}
+
+std::string FsdpState::where(const FsdpParamGroup& group) const {
+  return concat(mesh_.where(), group.name().empty() ? ", the root unit" : concat(", unit \"", group.name(), "\""));
+}
+
+void FsdpState::drop_unreduced_gradients() {
+  for (const auto& group : groups_) {
+    group->drop_kept_gradients();
   }
 }
 

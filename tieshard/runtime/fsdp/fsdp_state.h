@@ -8,8 +8,9 @@
 // Note: [Backward] LibTorch has no module hooks. run() is the forward half. The backward half hangs on autograd: a hook
 //       on each of the unit's outputs unshards, a node on its inputs reduces (post_backward_node.h). Units whose inputs
 //       need no gradient (the root) are finished by a callback at the end of the backward pass.
-// Note: [Broken backward] The callback does not run when an exception ends the pass. The next forward, backward or
-//       reshard() sees that by the number of the pass and drops every gradient: none, rather than those of half a pass.
+// Note: [Broken backward] The callback does not run when an exception ends the pass; autograd drops it. The next
+//       forward, backward or reshard() sees that it is gone and drops every gradient: none, rather than those of half a
+//       pass.
 
 #pragma once
 
@@ -48,7 +49,8 @@ class FsdpState : public UnitRunner, public std::enable_shared_from_this<FsdpSta
   /// in the same order, a rank without data of its own too. An exception of `forward` passes through; the unit is
   /// resharded then.
   /// @throws UsageError wrong-state at the end of the root's forward when a unit did not run in it (see
-  ///         FullyShardOptions::allow_idle_units)
+  ///         FullyShardOptions::allow_idle_units); when a unit runs inside itself, changes an input in place that a
+  ///         gradient goes through, or has an output that shares memory with its parameters
   at::Tensor run(torch::nn::Module& unit, const at::Tensor& input, const Forward& forward) override;
   std::vector<at::Tensor> run_tensors(torch::nn::Module& unit,
                                       const std::vector<at::Tensor>& inputs,
@@ -58,8 +60,10 @@ class FsdpState : public UnitRunner, public std::enable_shared_from_this<FsdpSta
   /// it.
   void reshard();
 
-  /// Makes every parameter whole, for looking at or changing the module by hand; reshard() keeps none of the changes.
-  /// A collective; every rank must call it.
+  /// Makes every parameter whole, for looking at the module by hand. What is changed then is lost at reshard(), but for
+  /// parameters that are whole anyway (0-dim ones; on one rank, without mixed precision, all): change shards, after
+  /// reshard(). Gradients of a backward outside run() are not reduced; a guarded optimizer refuses them. A collective;
+  /// every rank must call it.
   void unshard();
 
   /// Gradient accumulation without communication: while false, backward passes keep the whole gradients on this rank,
@@ -71,6 +75,10 @@ class FsdpState : public UnitRunner, public std::enable_shared_from_this<FsdpSta
   /// stay as they are at its end, and, without gradient sync, those that reshard_after_forward keeps whole (the root)
   /// stay whole, which spares a gather. Set true before the last one. Every rank must call it alike.
   void set_is_last_backward(bool last);
+
+  /// Gives up the gradients that passes without gradient sync kept, as a step that is skipped has to. Every rank must
+  /// call it alike. No communication.
+  void drop_unreduced_gradients();
 
   /// @throws UsageError wrong-state when gradients are kept that no backward pass with gradient sync has reduced
   void require_reduced_gradients() const;
@@ -104,6 +112,7 @@ class FsdpState : public UnitRunner, public std::enable_shared_from_this<FsdpSta
 
  private:
   static constexpr int kNoPass = -1; ///< as autograd numbers the absence of one
+  struct BackwardPass {};            ///< lives as long as autograd may call finish_backward()
 
   std::vector<at::Tensor> run_unit(const torch::nn::Module& unit,
                                    FsdpParamGroup& group,
@@ -125,6 +134,8 @@ class FsdpState : public UnitRunner, public std::enable_shared_from_this<FsdpSta
   void pre_backward(FsdpParamGroup& group);
   void finish_backward();
   void abandon_broken_backward();
+  bool recomputes() const;
+  std::string where(const FsdpParamGroup& group) const;
 
   torch::nn::Module& root_;
   DeviceMesh world_;
@@ -140,7 +151,9 @@ class FsdpState : public UnitRunner, public std::enable_shared_from_this<FsdpSta
   int recomputing_ = 0; ///< units whose forward a backward pass is running again
   bool gradient_sync_ = true;
   bool last_backward_ = true;
-  int backward_pass_ = kNoPass; ///< autograd's number of the pass whose end finish_backward() waits for
+  bool in_backward_ = false; ///< finish_backward() is to come, if no exception ends the pass
+  std::weak_ptr<const BackwardPass> backward_pass_;
+  std::unordered_set<const torch::nn::Module*> running_; ///< from the outermost run to the innermost
 };
 
 } // namespace tieshard

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "tieshard/core/base/error.h"
+#include "tieshard/runtime/fsdp/shard_checks.h"
 #include "tieshard/runtime/fsdp/sharded_mark.h"
 #include "tieshard/runtime/fsdp/unit_ownership.h"
 #include "tieshard/runtime/tensors/module_parameters.h"
@@ -16,27 +17,6 @@
 
 namespace tieshard {
 namespace {
-
-void require_new(const std::vector<UnitModule>& units) {
-  std::unordered_set<const torch::nn::Module*> seen;
-  for (const UnitModule& unit : units) {
-    bool fresh = unit.module != nullptr && seen.insert(unit.module).second;
-    for (const torch::nn::Module* other : unit.with) {
-      fresh = fresh && other != nullptr && seen.insert(other).second;
-    }
-    if (!fresh) {
-      throw UsageError({.code = Code::kWrongState,
-                        .what = "a unit is empty or given twice",
-                        .where = unit.name,
-                        .fix = "give each module once"});
-    }
-  }
-  if (units.empty()) {
-    throw UsageError({.code = Code::kWrongState,
-                      .what = "fully_shard was given no unit",
-                      .fix = "give the root module first, then the modules inside it that are to be units"});
-  }
-}
 
 [[noreturn]] void refuse_sharded(std::string where) {
   throw UsageError({.code = Code::kAlreadySharded,
@@ -105,35 +85,20 @@ FullyShardOptions options_of(const std::string& unit, bool is_root, FullyShardOp
   return options;
 }
 
-void require_units(const std::vector<UnitModule>& units, const FullyShardOptions& options) {
-  for (const auto& [name, special] : options.per_unit) {
-    if (std::ranges::find(units, name, &UnitModule::name) == units.end()) {
-      throw UsageError({.code = Code::kUnknownUnit,
-                        .what = "a unit is asked for that the module does not have",
-                        .where = concat("per_unit, \"", name, "\""),
-                        .fix = "write the name of one of the units (FsdpState::groups() lists them)"});
-    }
-  }
-}
-
-void require_device(const std::string& fqn, const at::Tensor& parameter, const DeviceMesh& mesh) {
-  if (mesh.size() > 1 && !parameter.is_meta() && parameter.device() != mesh.device()) {
-    throw UsageError({.code = Code::kWrongState,
-                      .what = "a module lies on another device than its mesh",
-                      .where = concat(mesh.where(), ", ", fqn),
-                      .why = concat("expected ", mesh.device().str(), ", got ", parameter.device().str()),
-                      .fix = "call module.to(mesh.device()) before fully_shard(), or load_shards(), which puts the "
-                             "parameters there"});
-  }
-}
+/// A parameter of the plan, and the module's tensor.
+struct Owned {
+  const ShardedParameter* spec = nullptr;
+  at::Tensor tensor;
+};
 
 /// The parameters of each unit, and those of none.
 struct Shared {
-  std::vector<std::vector<FsdpParam>> owned;
+  std::vector<std::vector<Owned>> owned;
   std::vector<std::string> ignored;
   std::vector<std::string> outside;
 };
 
+/// Says which unit gets what, and refuses what cannot be cut. Changes nothing.
 Shared share_out(const torch::nn::Module& module,
                  const std::vector<UnitModule>& units,
                  const ShardPlan& plan,
@@ -160,13 +125,26 @@ Shared share_out(const torch::nn::Module& module,
                         .fix = "build the plan from parameter_table(module)"});
     }
     require_device(spec.fqn, found->second, mesh);
-    const FullyShardOptions here = options_of(units[*unit].name, *unit == 0, options);
-    const at::ScalarType compute = here.mp_policy.param_dtype.value_or(found->second.scalar_type());
-    shared.owned[*unit].emplace_back(
-        plan, spec, found->second, mesh.axis("dp_shard").rank(), compute, here.offload_policy);
-    mark_sharded(found->second);
+    FsdpParam::require_shardable(plan, spec, found->second, mesh.axis("dp_shard").rank());
+    shared.owned[*unit].push_back({&spec, found->second});
   }
   return shared;
+}
+
+/// Cuts the parameters of one unit.
+std::vector<FsdpParam> cut(const std::vector<Owned>& owned,
+                           const ShardPlan& plan,
+                           std::int64_t rank,
+                           const FullyShardOptions& options) {
+  std::vector<FsdpParam> parameters;
+  for (const Owned& item : owned) {
+    const at::ScalarType stored = item.tensor.scalar_type();
+    const bool converted = item.tensor.is_floating_point() && options.mp_policy.param_dtype;
+    const at::ScalarType compute = converted ? *options.mp_policy.param_dtype : stored;
+    parameters.emplace_back(plan, *item.spec, item.tensor, rank, compute, options.offload_policy);
+    mark_sharded(item.tensor);
+  }
+  return parameters;
 }
 
 /// The connections that integer values of reshard_after_forward need, each made once.
@@ -174,19 +152,12 @@ class NeighbourMeshes {
  public:
   explicit NeighbourMeshes(const DeviceMesh& mesh) : mesh_(mesh.axis("dp_shard")) {}
 
-  /// Turns an integer that means true or false into that. @returns the neighbours for any other integer
+  /// Turns an integer that means true or false into that. @returns the neighbours for any other integer. A collective
   std::optional<DeviceMesh> resolve(ReshardAfterForward& asked) {
     if (std::holds_alternative<bool>(asked)) {
       return std::nullopt;
     }
     const std::int64_t count = std::get<std::int64_t>(asked);
-    if (count < 1 || mesh_.size() % count != 0) {
-      throw UsageError({.code = Code::kBadRankCount,
-                        .what = "reshard_after_forward is asked for a number that does not divide the ranks",
-                        .where = mesh_.where(),
-                        .why = concat("expected a divisor of ", mesh_.size(), ", got ", count),
-                        .fix = "give the number of ranks on one host, or true, or false"});
-    }
     if (count == 1 || count == mesh_.size()) {
       asked = count != 1;
       return std::nullopt;
@@ -294,15 +265,17 @@ std::shared_ptr<FsdpState> fully_shard(torch::nn::Module& module,
                       .fix = "build the plan with ShardPlan::build(table, ties, mesh.axis(\"dp_shard\").size())"});
   }
   validate_shared_object(module, plan.ties());
+  require_own_memory(module);
+  require_options(options, mesh);
   require_units(units, options);
+  const Shared shared = share_out(module, units, plan, mesh, options);
   NeighbourMeshes neighbours(mesh);
-  Shared shared = share_out(module, units, plan, mesh, options);
   std::vector<std::unique_ptr<FsdpParamGroup>> groups;
   for (std::size_t unit = 0; unit < units.size(); ++unit) {
     FullyShardOptions here = options_of(units[unit].name, unit == 0, options);
     const std::optional<DeviceMesh> near = neighbours.resolve(here.reshard_after_forward);
-    groups.push_back(
-        std::make_unique<FsdpParamGroup>(units[unit].name, std::move(shared.owned[unit]), mesh, here, near));
+    std::vector<FsdpParam> parameters = cut(shared.owned[unit], plan, mesh.axis("dp_shard").rank(), here);
+    groups.push_back(std::make_unique<FsdpParamGroup>(units[unit].name, std::move(parameters), mesh, here, near));
   }
   validate_shared_object(module, plan.ties());
   return std::make_shared<FsdpState>(module, mesh, plan, units, std::move(groups), options, findings_of(shared));

@@ -34,7 +34,9 @@ namespace tieshard {
 ///
 /// @param module  must outlive the state
 /// @throws UsageError still-on-meta, already-sharded, unknown-parameter (an ignored name or tensor that the module does
-///         not have), bad-shard-dim, tied-weight-on-vocab, and what the unit policy throws
+///         not have), bad-shard-dim, tied-weight-on-vocab, tie-not-shared (two tensors over one memory), bad-rank-count
+///         (reshard_after_forward), unknown-unit (per_unit), wrong-state (an option or a parameter that cannot be, or
+///         another device than the mesh's), and what the unit policy throws. A module that is refused is as it was
 std::shared_ptr<FsdpState> fully_shard(torch::nn::Module& module,
                                        const DeviceMesh& mesh,
                                        const FullyShardOptions& options = {});

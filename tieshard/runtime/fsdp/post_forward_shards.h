@@ -20,8 +20,7 @@ namespace tieshard {
 class PostForwardShards {
  public:
   /// @param neighbours  the N ranks that hold the parts together
-  /// @param dtype       of the collective
-  PostForwardShards(DeviceMesh neighbours, at::ScalarType dtype);
+  explicit PostForwardShards(DeviceMesh neighbours);
 
   /// True from keep() to drop().
   bool held() const {
@@ -40,8 +39,7 @@ class PostForwardShards {
 
  private:
   DeviceMesh neighbours_;
-  at::ScalarType dtype_;
-  at::Tensor part_; ///< [ceil(elements / N)]
+  at::Tensor part_; ///< [ceil(bytes / N)]
 };
 
 } // namespace tieshard

@@ -76,7 +76,7 @@ std::int64_t packed_numel(const std::vector<CutTensor>& tensors) {
   return total;
 }
 
-/// Calls action(tensor, its place in `row`) for every tensor.
+/// Calls action(tensor, its place in `row`) for every tensor. All are of the row's dtype.
 template <typename Action>
 void over_packed(const std::vector<CutTensor>& tensors, const at::Tensor& row, const Action& action) {
   std::int64_t offset = 0;
@@ -84,6 +84,28 @@ void over_packed(const std::vector<CutTensor>& tensors, const at::Tensor& row, c
     action(tensor, row.narrow(0, offset, packed_numel(tensor)));
     offset += packed_numel(tensor);
   }
+}
+
+/// The same in a row of bytes, for tensors of several dtypes: each keeps its own, and begins where it is aligned.
+/// @returns the bytes of the row; without a row that is all
+template <typename Action>
+std::int64_t over_packed_bytes(const std::vector<CutTensor>& tensors, const at::Tensor& row, const Action& action) {
+  std::int64_t offset = 0;
+  for (const CutTensor& tensor : tensors) {
+    const auto element = static_cast<std::int64_t>(tensor.shard.element_size());
+    offset = (offset + element - 1) / element * element;
+    const std::int64_t bytes = packed_numel(tensor) * element;
+    if (row.defined()) {
+      action(tensor, row.narrow(0, offset, bytes).view(tensor.shard.scalar_type()));
+    }
+    offset += bytes;
+  }
+  constexpr std::int64_t kWidest = 16; // so that every rank's row is aligned
+  return (offset + kWidest - 1) / kWidest * kWidest;
+}
+
+std::int64_t packed_bytes(const std::vector<CutTensor>& tensors) {
+  return over_packed_bytes(tensors, {}, [](const CutTensor&, const at::Tensor&) {});
 }
 
 at::Tensor front(const at::Tensor& place, const at::Tensor& shape_of) {
@@ -102,17 +124,17 @@ ShmGroup* shm_group_of(const DeviceMesh& mesh, const std::vector<CutTensor>& ten
 std::function<void()> start_gather_packed(const DeviceMesh& mesh,
                                           const std::vector<CutTensor>& tensors,
                                           const std::string& unit) {
-  const std::int64_t total = packed_numel(tensors);
-  const at::TensorOptions options = tensors.front().shard.options();
+  const std::int64_t total = packed_bytes(tensors);
+  const at::TensorOptions options = tensors.front().shard.options().dtype(at::kByte);
   const at::Tensor mine = at::empty({total}, options);
-  over_packed(tensors, mine, [](const CutTensor& tensor, const at::Tensor& place) {
+  over_packed_bytes(tensors, mine, [](const CutTensor& tensor, const at::Tensor& place) {
     front(place, tensor.shard).copy_(tensor.shard);
   });
   const at::Tensor all = at::empty({mesh.size(), total}, options);
   return [wait = start_all_gather_into_tensor(mesh, all.view({-1}), mine, unit), all, mine, tensors] {
     wait();
     for (std::int64_t rank = 0; rank < all.size(0); ++rank) {
-      over_packed(tensors, all[rank], [rank](const CutTensor& tensor, const at::Tensor& place) {
+      over_packed_bytes(tensors, all[rank], [rank](const CutTensor& tensor, const at::Tensor& place) {
         const at::Tensor& part = tensor.parts[static_cast<std::size_t>(rank)];
         part.copy_(front(place, part));
       });

@@ -168,6 +168,13 @@ std::vector<SlotReport> OptimizerGuard::report(const torch::optim::Optimizer& op
 
 void OptimizerGuard::require_admissible(const torch::optim::Optimizer& optimizer) const {
   std::vector<SlotReport> offenders = report(optimizer);
+  for (SlotReport& slot : offenders) {
+    const at::Tensor& gradient = optimizer.param_groups()[slot.group].params()[slot.slot].grad();
+    if (slot.kind == SlotKind::kManaged && gradient.defined() && gradient.sizes() != at::IntArrayRef(slot.local)) {
+      slot.kind = SlotKind::kForeignGradient;
+      slot.detail = concat("expected ", to_string(slot.local), ", got ", to_string(gradient.sizes().vec()));
+    }
+  }
   std::erase_if(offenders, [](const SlotReport& slot) { return slot.kind == SlotKind::kManaged; });
   const Held held = held_by(optimizer);
   for (const std::vector<SlotReport>& more : {left_out(held), unmanaged(held)}) {

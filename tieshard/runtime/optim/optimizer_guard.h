@@ -78,7 +78,8 @@ class OptimizerGuard {
   /// Every slot of an optimizer, told apart, with its identity before and after sharding (to_text() prints it).
   std::vector<SlotReport> report(const torch::optim::Optimizer& optimizer) const;
 
-  /// Each slot is managed, and each trainable parameter of the module is in exactly one group.
+  /// Each slot is managed, its gradient (if any) is the shard's, and each trainable parameter of the module is in
+  /// exactly one group. Pre: resharded.
   /// @throws UsageError optimizer-parameter
   void require_admissible(const torch::optim::Optimizer& optimizer) const;
 

@@ -22,6 +22,8 @@ std::string_view id(SlotKind kind) {
       return "foreign";
     case SlotKind::kForeignState:
       return "foreign-state";
+    case SlotKind::kForeignGradient:
+      return "foreign-gradient";
     case SlotKind::kLeftOut:
       return "left-out";
   }
@@ -54,6 +56,10 @@ std::string_view remedy(SlotKind kind) {
       return "the optimizer keeps state of it from before fully_shard that cannot be cut as the parameter was; build "
              "the "
              "optimizer before its first step, or after fully_shard";
+    case SlotKind::kForeignGradient:
+      return "its gradient is not shaped as the shard, and not reduced over the ranks: it comes from a backward "
+             "outside "
+             "state->run(), or was put there by hand; zero_grad(), and run the forward through the state";
     case SlotKind::kLeftOut:
       return "managed and trainable, but in no group: it would never be trained; add it, or freeze it with "
              "set_requires_grad(false)";

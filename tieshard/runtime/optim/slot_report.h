@@ -20,15 +20,16 @@ namespace tieshard {
 
 /// What a parameter in an optimizer is.
 enum class SlotKind {
-  kManaged,      ///< owned by fully_shard, trainable, once
-  kFrozen,       ///< managed, but requires no gradient
-  kAlias,        ///< a further name of a tied parameter that is listed already: it would be stepped twice
-  kDuplicate,    ///< listed before, though it has one name only
-  kStale,        ///< was the module's parameter; the module has another tensor under that name now
-  kUnmanaged,    ///< the module's, but outside all units: left out by a partial wrap, or added after fully_shard
-  kForeign,      ///< not of this module
-  kForeignState, ///< managed, but the optimizer keeps state of it that cannot be cut as the parameter was
-  kLeftOut,      ///< managed and trainable, but in no group
+  kManaged,         ///< owned by fully_shard, trainable, once
+  kFrozen,          ///< managed, but requires no gradient
+  kAlias,           ///< a further name of a tied parameter that is listed already: it would be stepped twice
+  kDuplicate,       ///< listed before, though it has one name only
+  kStale,           ///< was the module's parameter; the module has another tensor under that name now
+  kUnmanaged,       ///< the module's, but outside all units: left out by a partial wrap, or added after fully_shard
+  kForeign,         ///< not of this module
+  kForeignState,    ///< managed, but the optimizer keeps state of it that cannot be cut as the parameter was
+  kForeignGradient, ///< its gradient is not shaped as the shard: no state reduced it
+  kLeftOut,         ///< managed and trainable, but in no group
 };
 
 std::string_view id(SlotKind kind);
