@@ -2,12 +2,15 @@
 
 #include "tieshard/runtime/optim/fused_adamw.h"
 
-#include <cstdint>
-#include <vector>
+#include <sstream>
 
 #include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <torch/serialize.h>
 
 #include <gtest/gtest.h>
+
+#include "tests/support/stepped_tensors.h"
 
 namespace tieshard::testing {
 namespace {
@@ -15,84 +18,107 @@ namespace {
 using torch::optim::AdamW;
 using torch::optim::AdamWOptions;
 
-std::vector<at::Tensor> parameters() {
-  std::vector<at::Tensor> made;
-  const std::vector<std::vector<std::int64_t>> shapes{{7, 33}, {1}, {0, 5}, {3, 2, 65}};
-  for (const auto& shape : shapes) {
-    made.push_back(at::sin(at::arange(c10::multiply_integers(shape), at::kFloat)).view(shape).clone());
-    made.back().requires_grad_(true);
-  }
-  return made;
-}
-
-/// Other gradients at each step; the second parameter has none at odd ones.
-void set_gradients(std::vector<at::Tensor>& parameters, int step) {
-  for (std::size_t index = 0; index < parameters.size(); ++index) {
-    at::Tensor& parameter = parameters[index];
-    parameter.mutable_grad() = index == 1 && step % 2 == 1
-                                   ? at::Tensor()
-                                   : at::cos(at::arange(parameter.numel(), at::kFloat) + step).view(parameter.sizes());
-  }
-}
-
-void expect_close(const std::vector<at::Tensor>& ours, const std::vector<at::Tensor>& theirs) {
-  for (std::size_t index = 0; index < ours.size(); ++index) {
-    EXPECT_TRUE(at::allclose(ours[index], theirs[index], /*rtol=*/1e-6, /*atol=*/1e-6)) << "parameter " << index;
-  }
-}
-
-void compare(const AdamWOptions& options) {
-  std::vector<at::Tensor> ours = parameters();
-  std::vector<at::Tensor> theirs = parameters();
+void compare(const AdamWOptions& options, at::ScalarType dtype = at::kFloat) {
+  const std::vector<at::Tensor> ours = stepped_tensors(dtype);
+  const std::vector<at::Tensor> theirs = stepped_tensors(dtype);
   FusedAdamW fused(ours, options);
   AdamW plain(theirs, options);
-  for (int step = 0; step < 20; ++step) {
-    set_gradients(ours, step);
-    set_gradients(theirs, step);
-    fused.step();
-    plain.step();
-  }
-  expect_close(ours, theirs);
-  EXPECT_GT((ours.front() - parameters().front()).abs().max().item<float>(), 0.01F) << "nothing was stepped";
+  step_on_gradients(fused, ours, 0, 20);
+  step_on_gradients(plain, theirs, 0, 20);
+  expect_all_close(ours, theirs);
+  EXPECT_GT(moved(ours), 0.01) << "nothing was stepped";
 }
 
 TEST(FusedAdamW, HasTheNumbersOfAdamWOverTwentySteps) {
-  compare(AdamWOptions(1e-2));
-  compare(AdamWOptions(3e-3).betas({0.8, 0.95}).eps(1e-6).weight_decay(0.3));
-  compare(AdamWOptions(1e-2).weight_decay(0).amsgrad(true));
+  for (const at::ScalarType dtype : {at::kFloat, at::kDouble}) {
+    compare(AdamWOptions(1e-2), dtype);
+    compare(AdamWOptions(3e-3).betas({0.8, 0.95}).eps(1e-6).weight_decay(0.3), dtype);
+    compare(AdamWOptions(1e-2).weight_decay(0).amsgrad(true), dtype);
+  }
 }
 
 TEST(FusedAdamW, ContinuesFromTheStateOfAdamWAndTheOtherWayRound) {
-  std::vector<at::Tensor> ours = parameters();
-  std::vector<at::Tensor> theirs = parameters();
+  const std::vector<at::Tensor> ours = stepped_tensors();
+  const std::vector<at::Tensor> theirs = stepped_tensors();
   AdamW plain(theirs, AdamWOptions(1e-2));
   FusedAdamW fused(ours, AdamWOptions(1e-2));
-  for (int step = 0; step < 3; ++step) {
-    set_gradients(ours, step);
-    set_gradients(theirs, step);
-    plain.step();
-    fused.step();
-  }
+  step_on_gradients(plain, theirs, 0, 3);
+  step_on_gradients(fused, ours, 0, 3);
   for (std::size_t index = 0; index < ours.size(); ++index) { // each goes on with the other's state
     plain.state()[theirs[index].unsafeGetTensorImpl()].swap(fused.state()[ours[index].unsafeGetTensorImpl()]);
   }
-  for (int step = 3; step < 6; ++step) {
-    set_gradients(ours, step);
-    set_gradients(theirs, step);
-    plain.step();
-    fused.step();
-  }
-  expect_close(ours, theirs);
+  step_on_gradients(plain, theirs, 3, 6);
+  step_on_gradients(fused, ours, 3, 6);
+  expect_all_close(ours, theirs);
 }
 
 TEST(FusedAdamW, LeavesAParameterWithoutAGradientAloneAndGivesTheClosuresLoss) {
-  std::vector<at::Tensor> held = parameters();
+  const std::vector<at::Tensor> held = stepped_tensors();
   const at::Tensor before = held.front().detach().clone();
   FusedAdamW fused(held, AdamWOptions(1e-2));
   const at::Tensor loss = fused.step([&] { return held[3].sum(); });
   EXPECT_EQ(loss.item<float>(), held[3].sum().item<float>());
   EXPECT_TRUE(at::equal(held.front(), before));
   EXPECT_TRUE(fused.state().empty());
+}
+
+TEST(FusedAdamW, StepsTensorsThatAreNotContiguous) {
+  const auto turned = [] {
+    return at::sin(at::arange(60, at::kFloat)).view({6, 10}).t().detach().requires_grad_(true);
+  };
+  const at::Tensor ours = turned();
+  const at::Tensor theirs = turned();
+  FusedAdamW fused(std::vector{ours}, AdamWOptions(1e-2));
+  AdamW plain(std::vector{theirs}, AdamWOptions(1e-2));
+  step_on_gradients(fused, {ours}, 0, 4);
+  step_on_gradients(plain, {theirs}, 0, 4);
+  expect_all_close({ours}, {theirs});
+}
+
+TEST(FusedAdamW, GivesTheSameBitsOnAnyNumberOfThreads) {
+  constexpr std::int64_t kMany = (std::int64_t{1} << 20) + 77; // several pieces, and a rest
+  const int threads = at::get_num_threads();
+  std::vector<at::Tensor> results;
+  for (const int count : {1, 3}) {
+    at::set_num_threads(count);
+    const at::Tensor parameter = at::sin(at::arange(kMany, at::kFloat)).requires_grad_(true);
+    FusedAdamW fused(std::vector{parameter}, AdamWOptions(1e-2));
+    step_on_gradients(fused, {parameter}, 0, 2);
+    results.push_back(parameter.detach());
+  }
+  at::set_num_threads(threads);
+  EXPECT_TRUE(at::equal(results[0], results[1]));
+}
+
+TEST(FusedAdamW, TellsAutogradThatAParameterHasChanged) {
+  const at::Tensor parameter = at::ones({3}).requires_grad_(true);
+  FusedAdamW fused(std::vector{parameter}, AdamWOptions(1e-2));
+  const at::Tensor loss = (parameter * parameter).sum();
+  set_gradients({parameter}, 0);
+  fused.step();
+  EXPECT_THROW(loss.backward(), c10::Error); // what was saved for it is gone
+}
+
+TEST(FusedAdamW, GoesOnFromWhatItSaved) {
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    const std::vector<at::Tensor> parameters = stepped_tensors(dtype);
+    const std::vector<torch::optim::OptimizerParamGroup> groups{parameters};
+    FusedAdamW first(groups, AdamWOptions(1e-2), {.update = Bf16Update::kMasterWeights});
+    step_on_gradients(first, parameters, 0, 3);
+    std::stringstream file;
+    torch::save(first, file);
+    const std::vector<at::Tensor> copies = stepped_tensors(dtype);
+    FusedAdamW second(std::vector<torch::optim::OptimizerParamGroup>{copies},
+                      AdamWOptions(1),
+                      {.update = Bf16Update::kMasterWeights});
+    torch::load(second, file);
+    for (std::size_t index = 0; index < copies.size(); ++index) {
+      copies[index].detach().copy_(parameters[index].detach());
+    }
+    step_on_gradients(first, parameters, 3, 6);
+    step_on_gradients(second, copies, 3, 6);
+    expect_all_equal(parameters, copies);
+  }
 }
 
 } // namespace

@@ -1,6 +1,7 @@
 // Everything between the files and the export, on a device whose memory the host may not touch.
 
 #include <filesystem>
+#include <memory>
 #include <vector>
 
 #include <torch/nn/modules/linear.h>
@@ -10,6 +11,8 @@
 #include "tieshard/runtime/mesh/collectives.h"
 #include "tieshard/runtime/optim/clip_grad_norm.h"
 #include "tieshard/runtime/optim/fused_adamw.h"
+#include "tieshard/runtime/optim/fused_sgd.h"
+#include "tieshard/runtime/optim/lion.h"
 #include "tieshard/runtime/state/hf_export.h"
 #include "tieshard/runtime/tensors/storage_bytes.h"
 
@@ -176,6 +179,39 @@ TEST(TheGuardedDevice, EndsWhoeverTouchesItsMemory) {
   const at::Tensor tensor = at::ones({3}, kGuardedDevice);
   EXPECT_EQ(tensor.cpu()[1].item<float>(), 1.0F);
   EXPECT_EXIT(static_cast<volatile float*>(tensor.mutable_data_ptr())[0] = 1, ::testing::KilledBySignal(SIGSEGV), "");
+}
+
+/// The three optimizers over one parameter in bfloat16.
+std::vector<std::unique_ptr<torch::optim::Optimizer>> optimizers_of(const at::Tensor& parameter, Bf16Update update) {
+  const std::vector<torch::optim::OptimizerParamGroup> groups{std::vector{parameter}};
+  std::vector<std::unique_ptr<torch::optim::Optimizer>> made;
+  made.push_back(std::make_unique<FusedAdamW>(groups, torch::optim::AdamWOptions(1e-3), Bf16Options{.update = update}));
+  made.push_back(
+      std::make_unique<FusedSgd>(groups, torch::optim::SGDOptions(1e-3).momentum(0.9), Bf16Options{.update = update}));
+  made.push_back(std::make_unique<Lion>(groups, LionOptions(1e-3), Bf16Options{.update = update}));
+  return made;
+}
+
+TEST(ADevice, StepsBfloat16WithMasterWeightsAndRefusesToRoundAtRandom) {
+  on_ranks(1, [](const DeviceMesh& host) {
+    const DeviceMesh mesh = guarded(host);
+    for (std::size_t kind = 0; kind < 3; ++kind) {
+      const at::Tensor here = at::ones({70}, at::kBFloat16).requires_grad_(true);
+      const at::Tensor there = here.detach().to(mesh.device()).requires_grad_(true);
+      const auto on_host = std::move(optimizers_of(here, Bf16Update::kMasterWeights)[kind]);
+      const auto on_device = std::move(optimizers_of(there, Bf16Update::kMasterWeights)[kind]);
+      for (int step = 0; step < 20; ++step) {
+        here.mutable_grad() = at::cos(at::arange(70, at::kFloat) / 70).to(at::kBFloat16);
+        there.mutable_grad() = here.grad().to(mesh.device());
+        on_host->step();
+        on_device->step();
+      }
+      EXPECT_LE(largest_difference(there.detach().cpu(), here.detach()), 1.0 / 128); // neighbours, where sums differ
+      EXPECT_GT(largest_difference(here.detach(), at::ones_like(here)), 0.01);
+      const auto refused = std::move(optimizers_of(there, Bf16Update::kStochasticRounding)[kind]);
+      expect_refusal([&] { refused->step(); }, Code::kDeviceUnavailable, {"expected parameters in host memory"});
+    }
+  });
 }
 
 } // namespace
