@@ -135,6 +135,30 @@ TEST_P(ClipGradNorm, RefusesWhatIsNotFiniteOnEveryRankAndScalesNothing) {
   });
 }
 
+TEST_P(ClipGradNorm, TellsEveryRankWhatIsNotFiniteForARunThatSkips) {
+  on_ranks(GetParam(), [](const DeviceMesh& mesh) {
+    const std::int64_t bad = mesh.size() - 1;
+    SmallNet net;
+    const auto state = shard_small_net(net, mesh);
+    fill_gradients(*state, 2.0);
+    if (mesh.rank() == bad) {
+      net.second->bias.mutable_grad().index_put_({0}, std::numeric_limits<float>::quiet_NaN());
+    }
+    const ClippedNorm clipped = clip_finite_grad_norm(*state, 1.0);
+    EXPECT_FALSE(std::isfinite(clipped.norm));
+    ASSERT_TRUE(clipped.non_finite.has_value());
+    EXPECT_EQ(clipped.non_finite->level, Level::kWarning);
+    EXPECT_EQ(clipped.non_finite->code, Code::kNonFiniteGradient);
+    EXPECT_EQ(clipped.non_finite->where, concat("rank ", bad, "/", mesh.size(), ", block.second.bias"));
+    EXPECT_TRUE(at::equal(net.last->weight.grad(), at::full_like(net.last->weight, 2.0))); // nothing is scaled
+    fill_gradients(*state, 2.0);
+    const ClippedNorm finite = clip_finite_grad_norm(*state, 1.0);
+    EXPECT_FALSE(finite.non_finite.has_value());
+    EXPECT_GT(finite.norm, 1.0);
+    EXPECT_NEAR(clip_grad_norm(*state, 1.0), 1.0, 1e-5); // it was clipped
+  });
+}
+
 TEST(ClipGradNormOfHsdp, CountsEachShardOnceAndScalesAsTorchDoes) {
   for (const MeshGrid grid : {MeshGrid{2, 2}, MeshGrid{2, 1}}) {
     on_grid(grid, [](const DeviceMesh& mesh) {

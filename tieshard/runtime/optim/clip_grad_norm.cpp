@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstdint>
 #include <string>
+#include <utility>
 
 #include <ATen/ATen.h>
 
@@ -13,27 +14,54 @@
 namespace tieshard {
 namespace {
 
+/// The parameters whose gradients on this rank are not finite, separated by commas.
+std::string non_finite_here(const FsdpState& state) {
+  std::string names;
+  for (const FsdpParam* parameter : state.managed()) {
+    const at::Tensor& gradient = parameter->parameter().grad();
+    if (gradient.defined() && !gradient.isfinite().all().item<bool>()) {
+      names += concat(names.empty() ? "" : ", ", parameter->fqn());
+    }
+  }
+  return names;
+}
+
+Diagnostic not_finite(std::string where) {
+  return {.code = Code::kNonFiniteGradient,
+          .what = "a gradient is infinite or not a number",
+          .where = std::move(where),
+          .fix = "lower the learning rate, compute in float32, or look for bad data at this step"};
+}
+
+Diagnostic overflow(std::string where) {
+  return {.code = Code::kNonFiniteGradient,
+          .what = "the sum of squares of the gradients overflows",
+          .where = std::move(where),
+          .fix = "lower the learning rate or look for bad data at this step"};
+}
+
 [[noreturn]] void refuse(const FsdpState& state) {
   const std::string rank = state.mesh().where();
   agree(state.mesh(), "clip_grad_norm", [&] {
-    std::string names;
-    for (const FsdpParam* parameter : state.managed()) {
-      const at::Tensor& gradient = parameter->parameter().grad();
-      if (gradient.defined() && !gradient.isfinite().all().item<bool>()) {
-        names += concat(names.empty() ? "" : ", ", parameter->fqn());
-      }
-    }
+    const std::string names = non_finite_here(state);
     if (!names.empty()) {
-      throw InputError({.code = Code::kNonFiniteGradient,
-                        .what = "a gradient is infinite or not a number",
-                        .where = concat(rank, ", ", names),
-                        .fix = "lower the learning rate, compute in float32, or look for bad data at this step"});
+      throw InputError(not_finite(concat(rank, ", ", names)));
     }
   });
-  throw InputError({.code = Code::kNonFiniteGradient,
-                    .what = "the sum of squares of the gradients overflows",
-                    .where = rank,
-                    .fix = "lower the learning rate or look for bad data at this step"});
+  throw InputError(overflow(rank));
+}
+
+/// What every rank found, on every rank.
+Diagnostic collected(const FsdpState& state) {
+  const std::string names = non_finite_here(state);
+  std::string where;
+  for (const std::string& found :
+       all_gather_text(state.mesh(), names.empty() ? "" : concat(state.mesh().where(), ", ", names))) {
+    where += concat(where.empty() || found.empty() ? "" : "; ", found);
+  }
+  Diagnostic finding = where.empty() ? overflow("every rank") : not_finite(where);
+  finding.level = Level::kWarning;
+  return finding;
 }
 
 /// Elements that are widened to float64 at a time: of a whole embedding that would be twice its gradient's memory.
@@ -51,10 +79,7 @@ at::Tensor square_sum(const at::Tensor& gradient) {
   return sum;
 }
 
-} // namespace
-
-double clip_grad_norm(const FsdpState& state, double max_norm) {
-  const at::NoGradGuard no_grad;
+double whole_norm(const FsdpState& state) {
   at::Tensor squares = at::zeros({1}, at::kDouble);
   for (const FsdpParam* parameter : state.managed()) {
     const at::Tensor& gradient = parameter->parameter().grad();
@@ -66,20 +91,42 @@ double clip_grad_norm(const FsdpState& state, double max_norm) {
   }
   squares = squares.to(at::kCPU);
   all_reduce(state.mesh(), squares);
-  const double norm = std::sqrt(squares.item<double>());
+  return std::sqrt(squares.item<double>());
+}
+
+void clip(const FsdpState& state, double norm, double max_norm) {
+  const double scale = max_norm / (norm + 1e-6);
+  if (scale >= 1.0) {
+    return;
+  }
+  for (const FsdpParam* parameter : state.managed()) {
+    at::Tensor gradient = parameter->parameter().grad();
+    if (gradient.defined()) {
+      gradient.mul_(scale);
+    }
+  }
+}
+
+} // namespace
+
+double clip_grad_norm(const FsdpState& state, double max_norm) {
+  const at::NoGradGuard no_grad;
+  const double norm = whole_norm(state);
   if (!std::isfinite(norm)) {
     refuse(state);
   }
-  const double scale = max_norm / (norm + 1e-6);
-  if (scale < 1.0) {
-    for (const FsdpParam* parameter : state.managed()) {
-      at::Tensor gradient = parameter->parameter().grad();
-      if (gradient.defined()) {
-        gradient.mul_(scale);
-      }
-    }
-  }
+  clip(state, norm, max_norm);
   return norm;
+}
+
+ClippedNorm clip_finite_grad_norm(const FsdpState& state, double max_norm) {
+  const at::NoGradGuard no_grad;
+  const double norm = whole_norm(state);
+  if (!std::isfinite(norm)) {
+    return {.norm = norm, .non_finite = collected(state)};
+  }
+  clip(state, norm, max_norm);
+  return {.norm = norm};
 }
 
 } // namespace tieshard

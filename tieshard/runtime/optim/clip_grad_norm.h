@@ -8,6 +8,9 @@
 
 #pragma once
 
+#include <optional>
+
+#include "tieshard/core/base/error.h"
 #include "tieshard/runtime/fsdp/fsdp_state.h"
 
 namespace tieshard {
@@ -18,5 +21,15 @@ namespace tieshard {
 /// @param max_norm  infinity to only measure
 /// @throws InputError non-finite-gradient, naming the parameters and the rank, on every rank; nothing is scaled then
 double clip_grad_norm(const FsdpState& state, double max_norm);
+
+struct ClippedNorm {
+  double norm = 0; ///< before clipping; infinite or NaN when the gradient is
+  /// A warning non-finite-gradient that names each rank and its parameters, the same on every rank of the axis dp_shard
+  /// (replicas hold the same gradients); nothing when all is finite.
+  std::optional<Diagnostic> non_finite{};
+};
+
+/// The same for a run that skips a step it cannot use: all ranks are told, nothing is scaled and nothing thrown.
+ClippedNorm clip_finite_grad_norm(const FsdpState& state, double max_norm);
 
 } // namespace tieshard
