@@ -103,8 +103,9 @@ void add_plan(CLI::App& app, Verb& chosen) {
       ->type_name("N")
       ->check(whole_number(1, kMostRanks).description("from 1 to 65536"));
   add_shard_dim_flags(*verb, options->shard);
-  verb->add_option(
-          "--param-dtype", options->param_dtype, "Dtype of parameters, gradients and AdamW state (default float32)")
+  verb->add_option("--param-dtype",
+                   options->param_dtype,
+                   "Dtype of parameters and gradients (default float32); AdamW's moments are float32 at least")
       ->type_name("DTYPE");
   add_step_flags(*verb, *options);
   add_open_flags(*verb, options->open);

@@ -20,7 +20,7 @@ struct PlanOptions {
   std::string directory{};
   std::int64_t ranks = 1;
   std::int64_t ranks_per_host = 0;     ///< 0: all on one host
-  std::string param_dtype = "float32"; ///< of parameters, gradients and AdamW state in memory
+  std::string param_dtype = "float32"; ///< of parameters and gradients in memory
   TrainingStep step{};                 ///< its compute dtype comes from the next line
   std::string compute_dtype{};         ///< empty: param_dtype
   std::string reshard_after_forward = "true";

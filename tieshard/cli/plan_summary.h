@@ -6,6 +6,7 @@
 
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -15,9 +16,10 @@
 
 namespace tieshard::cli {
 
-/// Bytes of a rank's AdamW state: exp_avg and exp_avg_sq, in the parameter dtype. Its gradients take memory_bytes.
+/// Bytes of a rank's AdamW state: exp_avg and exp_avg_sq, in float32 or a wider parameter dtype. Its gradients take
+/// memory_bytes.
 inline std::uint64_t adamw_bytes(const RankBytes& rank) {
-  return 2 * rank.memory_bytes;
+  return 2 * std::max(rank.memory_bytes, 4 * static_cast<std::uint64_t>(rank.elements));
 }
 
 /// Parameters, gradients and AdamW state of a rank.

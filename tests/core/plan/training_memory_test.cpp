@@ -37,16 +37,17 @@ HfConfig config(const Sizes& sizes) {
                          "config.json");
 }
 
-/// A Llama over `ranks`, shards in float32.
+/// A Llama over `ranks`.
 struct Model {
   HfConfig config;
   bool tied = true;
   bool layers_are_units = true;
+  DType dtype = DType::kF32; ///< of the shards
 
   TrainingMemory predict(std::int64_t ranks, const TrainingStep& step) const {
     ParameterTable table = llama_family().table(config);
     for (ParameterInfo& parameter : table) {
-      parameter.dtype = DType::kF32;
+      parameter.dtype = dtype;
     }
     const TieRegistry ties =
         tied ? TieRegistry::from_map({{"lm_head.weight", "model.embed_tokens.weight"}}, table) : TieRegistry();
@@ -70,6 +71,12 @@ TEST(TrainingMemory, OfSmallTensorsIsTheFullestMomentOfTheHeap) {
   EXPECT_EQ(memory.loss, 0U);
   EXPECT_EQ(memory.holes, 5120U / 20);
   EXPECT_EQ(memory.total(), kProcessBytes + 392 + 5120 + 256);
+}
+
+TEST(TrainingMemory, HasMomentsInFloat32AtLeast) {
+  const TrainingStep step{.sequence = 3, .batch = 2};
+  EXPECT_EQ((Model{.config = config({}), .dtype = DType::kBF16}.predict(2, step).moments), 98U * 4 * 2);
+  EXPECT_EQ((Model{.config = config({}), .dtype = DType::kF64}.predict(2, step).moments), 98U * 8 * 2);
 }
 
 // Root 4,004 elements, layer 168; 2 x 2 rows of 1,000 logits outweigh everything else.

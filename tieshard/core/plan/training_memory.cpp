@@ -151,7 +151,7 @@ class Step {
   Moment throughout() const {
     Moment moment;
     for (const ShardedParameter& parameter : plan_.parameters()) {
-      moment.moments.add(shard_bytes(parameter), 2);
+      moment.moments.add(shard_numel(parameter) * std::max(4.0, bytes_each(parameter.dtype)), 2); // float32 at least
     }
     if (!alone()) {
       add_whole(moment.whole_parameters, 0);

@@ -59,7 +59,7 @@ inline constexpr std::uint64_t kLogitsPieceBytes = std::uint64_t{32} << 20;
 
 /// Of rank 0, whose parts are the largest, with ranks that share memory. Figures too large for 64 bits are the largest
 /// that fit.
-/// @param plan  its dtypes are those of shards, their gradients and AdamW's moments
+/// @param plan  its dtypes are those of shards and their gradients; AdamW's moments are float32 for narrower ones
 TrainingMemory predict_training_memory(const ShardPlan& plan, const ActivationSizes& sizes, const TrainingStep& step);
 
 } // namespace tieshard
