@@ -67,6 +67,12 @@ bench-sharding: build ## Measure what sharding adds to a step, by layers and by 
 	@cmake --build --preset release --target bench_sharding
 	@build/release/bench/bench_sharding $(ARGS)
 
+.PHONY: bench-optimizer
+bench-optimizer: build ## Measure an optimizer's step against PyTorch's, and the guard's check (docs/benchmarks.md)
+	@tools/setup.sh test
+	@cmake --build --preset release --target bench_optimizer
+	@python bench/bench_optimizer.py $(ARGS)
+
 .PHONY: format
 format: ## Format all C++ files in place
 	@tools/setup.sh format
