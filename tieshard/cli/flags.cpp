@@ -84,6 +84,13 @@ CLI::Validator number_above(double bound) {
   });
 }
 
+CLI::Validator number_from_to_below(double least, double bound) {
+  return expecting(concat("a number from ", least, " to below ", bound), [=](const std::string& text) {
+    const auto value = parsed<double>(text);
+    return value && *value >= least && *value < bound;
+  });
+}
+
 CLI::Validator one_of(const std::vector<std::string>& words) {
   std::string list;
   for (const std::string& word : words) {

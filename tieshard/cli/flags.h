@@ -28,11 +28,12 @@ void add_repeated(CLI::App& verb,
                   const std::string& help);
 
 /// Checks of a flag's text, for CLI::Option::check. What fails becomes the error bad-flag, whose `why` says what was
-/// expected and got: every flag that takes a number has one of the first three, so that no text reaches CLI11's own
+/// expected and got: every flag that takes a number has one of the first four, so that no text reaches CLI11's own
 /// conversion, which reads 010 as 8.
 CLI::Validator whole_number(std::int64_t least, std::int64_t most);
 CLI::Validator finite_number_from(double least);
 CLI::Validator number_above(double bound); ///< infinity is one
+CLI::Validator number_from_to_below(double least, double bound);
 CLI::Validator one_of(const std::vector<std::string>& words);
 
 /// --tie ALIAS=CANONICAL. @throws InputError bad-flag when a value has another form or an alias stands twice

@@ -1,5 +1,7 @@
 #include "tieshard/runtime/train/metrics.h"
 
+#include <limits>
+
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
@@ -18,7 +20,8 @@ TEST(MetricsFile, HasALineAStepThatIsThereAtOnce) {
   MetricsFile file(path);
   file.write({.step = 1, .loss = 2.5, .grad_norm = 0.25, .lr = 1e-4, .tokens = 512, .seconds = 0.125});
   EXPECT_EQ(read_text_file(path),
-            "{\"step\":1,\"loss\":2.5,\"grad_norm\":0.25,\"lr\":0.0001,\"tokens\":512,\"seconds\":0.125}\n");
+            "{\"step\":1,\"loss\":2.5,\"grad_norm\":0.25,\"lr\":0.0001,\"tokens\":512,\"seconds\":0.125,"
+            "\"skipped\":false}\n");
   file.write({.step = 2});
   const std::string text = read_text_file(path);
   EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 2);
@@ -29,6 +32,14 @@ TEST(MetricsFile, KeepsALossToItsLastBit) {
   const double loss = 1.0 / 3.0;
   MetricsFile(path).write({.step = 1, .loss = loss});
   EXPECT_EQ(ordered_json::parse(read_text_file(path)).at("loss").get<double>(), loss);
+}
+
+TEST(MetricsFile, SaysThatAStepWasSkippedAndHasNoNumberForItsNorm) {
+  const auto path = fresh_directory("out") / "metrics.jsonl";
+  MetricsFile(path).write({.step = 1, .grad_norm = std::numeric_limits<double>::quiet_NaN(), .skipped = true});
+  const ordered_json line = ordered_json::parse(read_text_file(path));
+  EXPECT_TRUE(line.at("grad_norm").is_null());
+  EXPECT_EQ(line.at("skipped"), true);
 }
 
 TEST(MetricsFile, ThatCannotBeMadeIsRefused) {
@@ -42,11 +53,12 @@ TEST(RunSummaryJson, HasTheFieldsThatProgramsRead) {
   summary.ranks.push_back({.before_load = 1 << 20, .after_load = 3 << 20, .end = 1536 * 1024});
   summary.ranks.push_back({});
   summary.steps.push_back({.step = 1, .loss = 4.0, .seconds = 0.5});
-  summary.steps.push_back({.step = 2, .loss = 3.0, .seconds = 0.25});
+  summary.steps.push_back({.step = 2, .loss = 3.0, .seconds = 0.25, .skipped = true});
   const ordered_json json = ordered_json::parse(to_json(summary));
   EXPECT_EQ(json.at("load_s"), 1.5);
   EXPECT_EQ(json.at("step_s"), ordered_json({0.5, 0.25}));
   EXPECT_EQ(json.at("losses"), ordered_json({4.0, 3.0}));
+  EXPECT_EQ(json.at("skipped_steps"), 1);
   ASSERT_EQ(json.at("ranks").size(), 2U);
   EXPECT_EQ(json.at("ranks")[0].at("rank"), 0);
   EXPECT_EQ(json.at("ranks")[1].at("rank"), 1);

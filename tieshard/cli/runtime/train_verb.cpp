@@ -11,6 +11,7 @@
 #include "tieshard/cli/flags.h"
 #include "tieshard/cli/model_flags.h"
 #include "tieshard/cli/progress.h"
+#include "tieshard/cli/runtime/optimizer_flags.h"
 #include "tieshard/cli/runtime/ranks.h"
 #include "tieshard/core/base/process_memory.h"
 #include "tieshard/core/base/units.h"
@@ -26,6 +27,8 @@ constexpr const char* kTrainExamples =
     "  tieshard train --model smollm2/ --data tokens.bin --out runs/a --ranks 2 --steps 200 --lr 2e-4\n"
     "  tieshard train ... --compute-dtype bfloat16          bf16 compute, float32 shards and AdamW\n"
     "  tieshard train ... --ranks 8 --replicas 2            HSDP: two copies of the model, each over 4 ranks\n"
+    "  tieshard train ... --schedule cosine --warmup-steps 100 --min-lr-ratio 0.1 --param-groups no_decay --clip 1\n"
+    "  tieshard train ... --optimizer lion --lr 3e-5 --weight-decay 0.1\n"
     "  tieshard train ... --batch 2 --gradient-accumulation-steps 8 --activation-checkpointing\n"
     "  torchrun --nproc-per-node 8 --no-python tieshard train ...\n"
     "\n"
@@ -41,6 +44,7 @@ struct TrainFlags {
   OpenFlags open{};
   ShardFlags shard{};
   LoadFlags load{};
+  OptimizerFlags optimizer{};
   bool no_shuffle = false;
   std::string reshard_after_forward = "true";
   bool no_export = false;
@@ -111,6 +115,7 @@ TrainConfig checked(const TrainFlags& flags) {
   config.reshard_after_forward = reshard_policy(flags.reshard_after_forward, shards);
   config.export_model = !flags.no_export;
   config.threads = flags.ranks.threads;
+  apply(flags.optimizer, rank_count(flags.ranks), config);
   return config;
 }
 
@@ -124,6 +129,7 @@ class RunReport {
     return {.on_load_progress = [this](std::uint64_t done, std::uint64_t total) { show_progress(done, total); },
             .on_load = [this](const ParallelModel& parallel, double seconds) { show_load(parallel, seconds); },
             .on_step = [this](const StepMetrics& metrics) { show_step(metrics); },
+            .on_skipped_step = [this](std::int64_t step, const Diagnostic& finding) { show_skipped(step, finding); },
             .on_export = [this](const ExportReport& report) { show_export(report); }};
   }
 
@@ -211,6 +217,11 @@ class RunReport {
     console_.out.text.flush();
   }
 
+  void show_skipped(std::int64_t step, Diagnostic finding) {
+    finding.where = concat("step ", step, ", which is skipped, ", finding.where);
+    print_findings(console_.err, {finding});
+  }
+
   void show_export(const ExportReport& report) {
     std::string left_out;
     for (const std::string& name : report.left_out) {
@@ -260,12 +271,6 @@ void add_step_flags(CLI::App& verb, TrainConfig& config) {
   verb.add_option("--seq", config.sequence, "Tokens of a sequence")
       ->check(whole_number(2, 100'000'000))
       ->capture_default_str();
-  verb.add_option("--lr", config.lr, "Learning rate of AdamW")->check(finite_number_from(0))->capture_default_str();
-  verb.add_option("--weight-decay", config.weight_decay, "Of AdamW, on every parameter")
-      ->check(finite_number_from(0))
-      ->capture_default_str();
-  verb.add_option("--clip", config.clip, "Largest norm of the whole gradient; without it nothing is clipped")
-      ->check(number_above(0));
 }
 
 void add_sharding_flags(CLI::App& verb, TrainFlags& flags) {
@@ -302,7 +307,9 @@ void add_train(CLI::App& app, Verb& chosen) {
   verb->add_option("--out", config.out, "Directory for the run; must not hold one")->required();
   add_rank_flags(*verb, flags->ranks);
   add_step_flags(*verb, config);
-  verb->add_option("--param-dtype", flags->param_dtype, "Of shards, gradients and moments")->capture_default_str();
+  add_optimizer_flags(*verb, flags->optimizer);
+  verb->add_option("--param-dtype", flags->param_dtype, "Of shards and gradients; moments of bfloat16 are float32")
+      ->capture_default_str();
   verb->add_option(
       "--compute-dtype", flags->compute_dtype, "Of the unsharded parameters and activations [param-dtype]");
   add_shard_dim_flags(*verb, flags->shard);

@@ -1,5 +1,7 @@
 #include "tieshard/runtime/train/metrics.h"
 
+#include <algorithm>
+
 #include <nlohmann/json.hpp>
 
 #include "tieshard/core/base/error.h"
@@ -28,7 +30,8 @@ void MetricsFile::write(const StepMetrics& metrics) {
                                     {"grad_norm", metrics.grad_norm},
                                     {"lr", metrics.lr},
                                     {"tokens", metrics.tokens},
-                                    {"seconds", metrics.seconds}};
+                                    {"seconds", metrics.seconds},
+                                    {"skipped", metrics.skipped}};
   file_ << line.dump() << '\n' << std::flush;
   if (!file_) {
     throw PeerError({.code = Code::kIoFailed,
@@ -57,7 +60,8 @@ std::string to_json(const RunSummary& summary) {
                                 {"ready_at", summary.ready_at},
                                 {"ranks", ranks},
                                 {"step_s", seconds},
-                                {"losses", losses}}
+                                {"losses", losses},
+                                {"skipped_steps", std::ranges::count_if(summary.steps, &StepMetrics::skipped)}}
              .dump(2) +
          "\n";
 }

@@ -16,12 +16,13 @@ namespace tieshard {
 
 /// One optimizer step of the whole mesh.
 struct StepMetrics {
-  std::int64_t step = 0; ///< from 1
-  double loss = 0;       ///< nats per target, mean over all targets of the global batch, before the step
-  double grad_norm = 0;  ///< before clipping
-  double lr = 0;
+  std::int64_t step = 0;   ///< from 1
+  double loss = 0;         ///< nats per target, mean over all targets of the global batch, before the step
+  double grad_norm = 0;    ///< before clipping; null in the file when it is not finite
+  double lr = 0;           ///< of this step: --lr times the schedule's factor
   std::int64_t tokens = 0; ///< of the global batch
   double seconds = 0;      ///< of the slowest rank
+  bool skipped = false;    ///< the gradient was not finite, and nothing was stepped
 };
 
 /// Memory of one rank, in bytes (peak resident set at three moments).
@@ -53,7 +54,8 @@ class MetricsFile {
 };
 
 /// The summary as JSON text: load_s, ready_at, ranks [{rank, rss_before_load_mib, rss_after_load_mib, rss_peak_mib}],
-/// step_s, losses.
+/// step_s, losses,
+/// skipped_steps.
 std::string to_json(const RunSummary& summary);
 
 } // namespace tieshard

@@ -10,17 +10,28 @@
 #include <filesystem>
 #include <limits>
 #include <map>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include <c10/core/ScalarType.h>
 
+#include "tieshard/core/optim/lr_schedule.h"
+#include "tieshard/core/optim/param_group_rules.h"
 #include "tieshard/core/plan/shard_plan.h"
 #include "tieshard/core/ties/resolved_model.h"
 #include "tieshard/runtime/fsdp/policy.h"
 #include "tieshard/runtime/load/shard_loader.h"
+#include "tieshard/runtime/optim/bf16_options.h"
 #include "tieshard/runtime/train/token_data.h"
 
 namespace tieshard {
+
+enum class OptimizerKind { kAdamW, kSgd, kLion };
+
+/// What a run does when a gradient is infinite or not a number: end with an error, or leave that step out on all ranks
+/// together, with a warning that says where it came from.
+enum class OnNonFiniteGradient { kStop, kSkip };
 
 struct TrainConfig {
   std::filesystem::path model; ///< Hugging Face checkpoint directory
@@ -32,14 +43,22 @@ struct TrainConfig {
   std::int64_t sequence = 512; ///< tokens
   /// Batches of each rank in a step: their gradients are kept whole on the rank, and exchanged with the last one's.
   std::int64_t gradient_accumulation_steps = 1;
+  OptimizerKind optimizer = OptimizerKind::kAdamW;
   double lr = 1e-4;
-  double weight_decay = 0.01;
-  double beta1 = 0.9;
-  double beta2 = 0.999;
-  double eps = 1e-8;
+  std::optional<double> weight_decay{};                  ///< 0.01 for AdamW, 0 for SGD and Lion when not given
+  double beta1 = 0.9;                                    ///< of AdamW and Lion
+  std::optional<double> beta2{};                         ///< of AdamW (0.999 when not given) and Lion (0.99)
+  double eps = 1e-8;                                     ///< of AdamW
+  double momentum = 0;                                   ///< of SGD
+  bool nesterov = false;                                 ///< of SGD
+  Bf16Update bf16_update = Bf16Update::kNearest;         ///< of shards in bfloat16
+  std::vector<ParamGroupRule> param_groups{};            ///< what gets another rate or weight decay than the rest
+  LrScheduleOptions schedule{};                          ///< its total is set by the run
+  bool schedule_by_tokens = false;                       ///< the schedule's lengths are tokens of all ranks, not steps
   double clip = std::numeric_limits<double>::infinity(); ///< largest gradient norm
-  at::ScalarType param_dtype = at::ScalarType::Float;    ///< of shards, gradients and moments
-  at::ScalarType compute_dtype = at::ScalarType::Float;  ///< of the unsharded parameters and activations
+  OnNonFiniteGradient on_nonfinite_gradient = OnNonFiniteGradient::kStop;
+  at::ScalarType param_dtype = at::ScalarType::Float;   ///< of shards and gradients
+  at::ScalarType compute_dtype = at::ScalarType::Float; ///< of the unsharded parameters and activations
   ShardDimPolicy shard_dim = ShardDimPolicy::kLast;
   std::map<std::string, int> shard_dims{}; ///< overrides, by name
   ReshardAfterForward reshard_after_forward = true;
@@ -52,6 +71,11 @@ struct TrainConfig {
   LoadOptions load{}; ///< threads and progress are set by the run
   int threads = 1;    ///< of this rank: compute and reading
   TokenDtype data_dtype = TokenDtype::kAuto;
+
+  /// Tokens that `ranks` ranks together train on in a step.
+  std::int64_t tokens_of_step(std::int64_t ranks) const {
+    return batch * gradient_accumulation_steps * sequence * ranks;
+  }
 };
 
 } // namespace tieshard

@@ -16,8 +16,8 @@
 #include "tieshard/runtime/mesh/agree.h"
 #include "tieshard/runtime/mesh/collectives.h"
 #include "tieshard/runtime/optim/clip_grad_norm.h"
-#include "tieshard/runtime/optim/fused_adamw.h"
-#include "tieshard/runtime/optim/optimizer_guard.h"
+#include "tieshard/runtime/optim/param_groups.h"
+#include "tieshard/runtime/train/build_optimizer.h"
 
 namespace tieshard {
 namespace {
@@ -144,6 +144,25 @@ class AccumulationPasses {
   std::shared_ptr<FsdpState> state_; ///< null for a model that is not sharded
 };
 
+/// The gradient's norm, clipped. @returns whether the step can be made: not when it is skipped
+bool clip_gradient(const TrainConfig& config,
+                   const DeviceMesh& mesh,
+                   const ParallelModel& parallel,
+                   const TrainObserver& observer,
+                   StepMetrics& metrics) {
+  if (config.on_nonfinite_gradient == OnNonFiniteGradient::kStop) {
+    metrics.grad_norm = clip_grad_norm(*parallel.state, config.clip);
+    return true;
+  }
+  const ClippedNorm clipped = clip_finite_grad_norm(*parallel.state, config.clip);
+  metrics.grad_norm = clipped.norm;
+  metrics.skipped = clipped.non_finite.has_value();
+  if (metrics.skipped && mesh.rank() == 0 && observer.on_skipped_step) {
+    observer.on_skipped_step(metrics.step, *clipped.non_finite);
+  }
+  return !metrics.skipped;
+}
+
 /// The steps of a run.
 void run_steps(const TrainConfig& config,
                const DeviceMesh& mesh,
@@ -152,22 +171,24 @@ void run_steps(const TrainConfig& config,
                const TrainObserver& observer,
                RunSummary& summary) {
   std::optional<MetricsFile> file;
-  auto optimizer = OptimizerGuard(parallel.state)
-                       .build<FusedAdamW>(torch::optim::AdamWOptions(config.lr)
-                                              .betas({config.beta1, config.beta2})
-                                              .eps(config.eps)
-                                              .weight_decay(config.weight_decay));
+  auto optimizer = build_optimizer(config, parallel);
+  const GroupRates rates(optimizer.raw());
+  const LrSchedule schedule = lr_schedule_of(config, mesh.size());
   parallel.model->train();
   const std::int64_t sequences = config.batch * config.gradient_accumulation_steps; // of this rank in a step
+  const std::int64_t tokens = config.tokens_of_step(mesh.size());
   for (std::int64_t step = 0; step < config.steps; ++step) {
     const Clock::time_point start = Clock::now();
     at::Tensor ids;
     agree(mesh, "data", [&] { ids = data.batch(step, sequences, mesh.rank(), mesh.size()); });
-    StepMetrics metrics{.step = step + 1, .lr = config.lr, .tokens = sequences * config.sequence * mesh.size()};
+    const double factor = schedule.factor(config.schedule_by_tokens ? step * tokens : step);
+    rates.apply(optimizer.raw(), factor);
+    StepMetrics metrics{.step = step + 1, .lr = config.lr * factor, .tokens = tokens};
     metrics.loss = backward_global_mean(*parallel.model, mesh, ids, ids, config.gradient_accumulation_steps);
     agree(mesh, "weights", require_mappings_intact); // a rank that read zeros has spoilt the gradients of all
-    metrics.grad_norm = clip_grad_norm(*parallel.state, config.clip);
-    optimizer.step();
+    if (clip_gradient(config, mesh, parallel, observer, metrics)) {
+      optimizer.step();
+    }
     optimizer.zero_grad();
     metrics.seconds = slowest(mesh, seconds_since(start));
     summary.steps.push_back(metrics);
@@ -223,6 +244,7 @@ RunSummary train(const TrainConfig& config, const DeviceMesh& mesh, const TrainO
   std::optional<TokenData> data;
   agree(mesh, "inputs", [&] {
     data.emplace(open_data(config));
+    lr_schedule_of(config, mesh.size()); // refuses one that cannot be followed
     if (mesh.rank() == 0) {
       make_output(config);
     }

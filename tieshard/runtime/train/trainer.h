@@ -2,7 +2,7 @@
 //
 // The training run: load, steps, export.
 //
-// Flow: train_config -> [this] (parallelize, token_data, OptimizerGuard, clip_grad_norm, export_hf) -> OUT
+// Flow: train_config -> [this] (parallelize, token_data, build_optimizer, clip_grad_norm, export_hf) -> OUT
 
 #pragma once
 
@@ -23,6 +23,7 @@ struct TrainObserver {
   std::function<void(std::uint64_t done, std::uint64_t total)> on_load_progress{}; ///< bytes of rank 0's slices
   std::function<void(const ParallelModel&, double seconds)> on_load{};
   std::function<void(const StepMetrics&)> on_step{};
+  std::function<void(std::int64_t step, const Diagnostic&)> on_skipped_step{}; ///< before its on_step
   std::function<void(const ExportReport&)> on_export{};
 };
 
@@ -43,8 +44,8 @@ double backward_global_mean(CausalLm& model,
                             std::int64_t accumulation_steps = 1);
 
 /// Runs `config` on the ranks of `mesh`; every rank must call it.
-/// @throws InputError output-exists (before anything is loaded), and what parallelize, TokenData, clip_grad_norm and
-///         export_hf throw
+/// @throws InputError output-exists and bad-flag (before anything is loaded), and what parallelize, TokenData,
+///         build_optimizer, clip_grad_norm and export_hf throw
 RunSummary train(const TrainConfig& config, const DeviceMesh& mesh, const TrainObserver& observer = {});
 
 } // namespace tieshard
