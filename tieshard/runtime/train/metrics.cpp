@@ -1,5 +1,8 @@
 #include "tieshard/runtime/train/metrics.h"
 
+#include <cerrno>
+#include <cstring>
+
 #include <nlohmann/json.hpp>
 
 #include "tieshard/core/base/error.h"
@@ -18,6 +21,7 @@ MetricsFile::MetricsFile(const std::filesystem::path& path) : path_(path), file_
     throw PeerError({.code = Code::kIoFailed,
                      .what = "the metrics file could not be made",
                      .where = path.string(),
+                     .why = std::strerror(errno),
                      .fix = "check permissions and free space of --out"});
   }
 }
