@@ -5,6 +5,7 @@ import pathlib
 import re
 import shutil
 import signal
+import socket
 import threading
 import time
 
@@ -233,3 +234,54 @@ def test_ranks_killed_while_they_connect_leave_no_file(processes, tieshard, tiny
         assert re.search(r"\[(rendezvous|collective|peer)-failed\]", output.text()), output.text()
     for folder in ("tmp", "shm"):
         assert list((tmp_path / folder).iterdir()) == []
+
+
+def listens(port):
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+@pytest.mark.parametrize("backend", ["auto", "gloo"])
+@pytest.mark.parametrize("late", [True, False], ids=["stopped-before-it-connects", "stopped-while-it-waits"])
+def test_a_stopped_rank_that_keeps_the_store_ends_the_others_while_they_connect(
+        processes, tieshard, tiny, tmp_path, backend, late):
+    """Rank 2 does not come, so that rank 1 asks the store again and again; rank 0 is stopped before or in the middle of
+    that. A host that loses its network looks the same."""
+    command = [tieshard, *train_command(tiny, tmp_path, random_tokens(4), 4), "--timeout", 4]
+    port = free_port()
+
+    def start(rank):
+        process = processes(command, env=clean_environment(
+            RANK=rank, WORLD_SIZE=3, LOCAL_RANK=rank, MASTER_ADDR="127.0.0.1", MASTER_PORT=port, TIESHARD_BACKEND=backend))
+        return process, Output(process)
+
+    first, said_by_first = start(0)
+    wait_for(lambda: listens(port) or first.poll() is not None, 60, "the store of rank 0")
+    assert first.poll() is None, said_by_first.text()
+    if late:
+        os.kill(first.pid, signal.SIGSTOP)
+        process, output = start(1)
+    else:
+        process, output = start(1)
+        time.sleep(2)
+        os.kill(first.pid, signal.SIGSTOP)
+    status = ended(process)
+    first.kill()
+    text = output.text()
+    assert status == 4, text
+    assert "[rendezvous-failed]" in text and "rank 1/3" in text, text
+    assert "rank 0, which keeps the store where the ranks meet" in text, text
+    assert late or re.search(r'in stage "\w+" of connecting', text), text
+    assert "frame #" not in text, text
+
+
+@pytest.mark.parametrize("delay", [0.15, 0.3, 0.45, 0.6])
+def test_a_launcher_whose_first_rank_is_stopped_while_all_connect_ends(processes, tieshard, tiny, tmp_path, delay):
+    command = [tieshard, *train_command(tiny, tmp_path, random_tokens(LONG)), "--ranks", RANKS, "--timeout", 3]
+    process = processes(command, env=clean_environment())
+    output = Output(process)
+    wait_for(lambda: len(session_members(process.pid)) == 1 + RANKS, 60, "all ranks")
+    time.sleep(delay)
+    os.kill(pid_of_rank(process.pid, 0), signal.SIGSTOP)
+    assert ended(process) not in (0, None), output.text()
+    assert re.search(r"\[(rendezvous|collective|peer)-failed\]", output.text()), output.text()

@@ -270,5 +270,54 @@ TEST(ShmCollectivesOfProcesses, DifferentSizesAreRefusedWithBoth) {
   expect_refusal([&] { barrier(second); }, Code::kCollectiveFailed, {"rank 0 saw that rank 1 made another call"});
 }
 
+/// Two ranks that gather as many bytes, each for a purpose of its own.
+void expect_both_named(const std::string& first_purpose, const std::string& second_purpose) {
+  const auto memory = make_shm({.ranks = 2});
+  ShmGroup first(memory, 0, kShmTimeout);
+  ShmGroup second(memory, 1, kShmTimeout);
+  first.meet();
+  second.meet();
+  second.set_purpose(second_purpose);
+  second.begin({.collective = Collective::kAllGather, .bytes = 64});
+  second.post();
+  first.set_purpose(first_purpose);
+  const std::string places = concat(
+      "at ",
+      to_string({.collective = Collective::kAllGather, .bytes = 64, .purpose = CallPurpose::of(first_purpose)}),
+      ", rank 1 at ",
+      to_string({.collective = Collective::kAllGather, .bytes = 64, .purpose = CallPurpose::of(second_purpose)}));
+  expect_refusal([&] { all_gather(first, Bytes(128).data(), Bytes(64).data(), 64); },
+                 Code::kCollectiveFailed,
+                 {concat("this rank is ", places)});
+  expect_refusal([&] { barrier(second); },
+                 Code::kCollectiveFailed,
+                 {concat("rank 0 saw that rank 1 made another call: rank 0 is ", places)});
+}
+
+TEST(ShmCollectivesOfProcesses, EqualCallsForOtherPurposesAreRefusedWithBoth) {
+  expect_both_named("unit layers.0", "unit layers.1");
+  expect_both_named("agree \"data\"", "");
+  EXPECT_EQ(to_string({.collective = Collective::kAllGather, .bytes = 4, .purpose = CallPurpose::of("unit layers.0")}),
+            "all_gather of 4 bytes for unit layers.0");
+}
+
+TEST(ShmCollectivesOfProcesses, PurposesAreComparedWholeAlsoWhereMessagesShowTheirEndOnly) {
+  const std::string end = std::string(100, 'x') + ".mlp";
+  EXPECT_EQ(to_string({.bytes = 4, .purpose = CallPurpose::of("unit a" + end)}),
+            "no collective of 4 bytes for ..." + end.substr(end.size() - 60));
+  expect_both_named("unit a" + end, "unit b" + end);
+}
+
+TEST(ShmCollectivesOfProcesses, APurposeIsThatOfOneCall) {
+  on_shm_threads({.ranks = 2, .piece_bytes = 512}, [](ShmGroup& group) {
+    group.set_purpose("unit layers.0");
+    barrier(group);
+    if (group.rank() == 0) { // what a rank did before leaves nothing behind
+      group.set_purpose("");
+    }
+    barrier(group);
+  });
+}
+
 } // namespace
 } // namespace tieshard::testing

@@ -148,7 +148,8 @@ TEST(RankEnvironment, ACountOfSeveralWithoutARankIsRefused) {
 
 TEST(RankEnvironment, ARankOutsideTheCountIsRefused) {
   expect_bad(with(kTorchrun, {{"RANK", "8"}}), {"RANK", "expected 0 to 7, got 8"});
-  expect_bad(with(kTorchrun, {{"WORLD_SIZE", "0"}}), {"RANK"});
+  expect_bad(with(kTorchrun, {{"RANK", "0"}, {"WORLD_SIZE", "0"}}), {"WORLD_SIZE", "expected at least 1, got 0"});
+  expect_bad(with(kOpenMpi, {{"OMPI_COMM_WORLD_SIZE", "0"}}), {"OMPI_COMM_WORLD_SIZE", "expected at least 1, got 0"});
 }
 
 TEST(RankEnvironment, WhatIsNoNumberIsRefusedByName) {

@@ -103,6 +103,16 @@ TEST(TokenData, ShufflesByTheSeed) {
   EXPECT_NE(global_order(one, 3, 4, 2), global_order(two, 3, 4, 2));
 }
 
+TEST(TokenData, ShufflesByEveryBitOfTheSeed) {
+  const auto path = write_tokens<std::uint16_t>(24 * kSequence);
+  std::set<std::vector<std::int64_t>> orders;
+  for (int bit = 0; bit < 64; ++bit) {
+    TokenData data = TokenData::open(path, options_with(true, std::uint64_t{1} << bit));
+    orders.insert(global_order(data, 3, 4, 2));
+  }
+  EXPECT_EQ(orders.size(), 64U);
+}
+
 TEST(TokenData, ReadsTokensOf32Bits) {
   const auto path = write_tokens<std::uint32_t>(8, 70'000); // above what 16 bits hold
   TokenDataOptions options = options_with(false);

@@ -168,10 +168,6 @@ Reducer reducer_of(DType dtype) {
 
 } // namespace
 
-bool can_reduce(DType dtype) {
-  return reducer_of(dtype) != nullptr;
-}
-
 void reduce_elements(
     Reduction reduction, DType dtype, std::byte* target, std::span<const std::byte* const> arrays, std::size_t count) {
   const Reducer reducer = reducer_of(dtype);
@@ -179,7 +175,7 @@ void reduce_elements(
     throw InternalError({.code = Code::kBug,
                          .what = "a dtype that cannot be reduced",
                          .why = concat("got ", name(dtype)),
-                         .fix = "ask can_reduce before; report it"});
+                         .fix = "report it"});
   }
   reducer(reduction, {target, arrays}, count);
 }

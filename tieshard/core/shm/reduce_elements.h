@@ -18,12 +18,10 @@
 
 namespace tieshard {
 
-/// True for F16, BF16, F32, F64 and the integers of 8 to 64 bits.
-bool can_reduce(DType dtype);
-
-/// target[i] = arrays[0][i] op arrays[1][i] op ... for `count` elements of `dtype`, which can_reduce.
-/// `target` may be one of the arrays, but may not overlap one otherwise.
+/// target[i] = arrays[0][i] op arrays[1][i] op ... for `count` elements of `dtype`: F16, BF16, F32, F64 or an integer
+/// of 8 to 64 bits. `target` may be one of the arrays, but may not overlap one otherwise.
 /// @param arrays  at least one, each aligned to its element
+/// @throws InternalError bug for another dtype
 void reduce_elements(
     Reduction reduction, DType dtype, std::byte* target, std::span<const std::byte* const> arrays, std::size_t count);
 

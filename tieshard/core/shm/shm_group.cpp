@@ -1,6 +1,7 @@
 #include "tieshard/core/shm/shm_group.h"
 
 #include <algorithm>
+#include <utility>
 
 #include <sched.h>
 #include <unistd.h>
@@ -64,8 +65,13 @@ void ShmGroup::meet() {
   watch_ = PeerWatch(processes);
 }
 
+void ShmGroup::set_purpose(std::string_view text) {
+  purpose_ = CallPurpose::of(text);
+}
+
 void ShmGroup::begin(const Call& call) {
   call_ = call;
+  call_.purpose = std::exchange(purpose_, {});
   fail_if_failed();
 }
 
@@ -96,6 +102,7 @@ const std::byte* ShmGroup::piece_of(std::uint32_t peer) {
   if (peer != rank_) {
     wait_for_post(peer);
     if (block(peer).calls[released_ % kRingPieces] != call_) {
+      report_other_call(peer);
       fail({ShmFailure::Kind::kOtherCall, static_cast<std::uint16_t>(peer), static_cast<std::uint16_t>(rank_)});
     }
   }
@@ -166,6 +173,15 @@ void ShmGroup::fail(ShmFailure failure) const {
               "stopped"});
 }
 
+/// The others read it once they have seen the failure, which only the first witness may publish.
+void ShmGroup::report_other_call(std::uint32_t peer) {
+  const std::string text = concat(
+      "at ", to_string(call_), ", ", name_of(peer), " at ", to_string(block(peer).calls[released_ % kRingPieces]));
+  std::array<char, 512>& report = block(rank_).report;
+  report.fill('\0');
+  std::copy_n(text.begin(), std::min(text.size(), report.size() - 1), report.begin());
+}
+
 std::string ShmGroup::name_of(std::uint32_t rank) const {
   return rank < names_.size() ? concat("rank ", names_[rank]) : concat("rank ", rank);
 }
@@ -183,15 +199,10 @@ std::string ShmGroup::cause(const ShmFailure& failure) const {
     case ShmFailure::Kind::kLate:
       return concat(witness, culprit, process, " did not come within ", timeout_.count(), " ms");
     case ShmFailure::Kind::kOtherCall:
-      if (failure.witness == rank_) {
-        return concat("all ranks have to make the same calls in the same order: this rank is at ",
-                      to_string(call_),
-                      ", ",
-                      culprit,
-                      " at ",
-                      to_string(block(failure.culprit).calls[released_ % kRingPieces]));
-      }
-      return concat(witness, culprit, " made another call than itself");
+      return concat(failure.witness == rank_
+                        ? "all ranks have to make the same calls in the same order: this rank is "
+                        : concat(witness, culprit, " made another call: ", name_of(failure.witness), " is "),
+                    block(failure.witness).report.data());
     case ShmFailure::Kind::kNone:
       break;
   }

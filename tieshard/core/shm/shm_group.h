@@ -16,6 +16,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "tieshard/core/shm/peer_watch.h"
@@ -52,6 +53,10 @@ class ShmGroup {
     return layout_.piece_bytes();
   }
 
+  /// What the next begin() is for: a unit or a stage, in messages, and compared between the ranks. Nothing in
+  /// particular where it was not called since the last one.
+  void set_purpose(std::string_view text);
+
   /// Names the collective that the next steps belong to. @throws PeerError collective-failed after an earlier failure
   void begin(const Call& call);
 
@@ -81,6 +86,7 @@ class ShmGroup {
   std::uint32_t slowest(std::uint32_t awaited) const;
   [[noreturn]] void fail(ShmFailure failure) const;
   std::string cause(const ShmFailure& failure) const;
+  void report_other_call(std::uint32_t peer);
   std::string name_of(std::uint32_t rank) const;
 
   ShmLayout layout_;
@@ -93,6 +99,7 @@ class ShmGroup {
   std::uint32_t posted_;
   std::uint32_t released_;
   Call call_;
+  CallPurpose purpose_; ///< of the next call
 };
 
 } // namespace tieshard

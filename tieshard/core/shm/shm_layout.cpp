@@ -1,5 +1,6 @@
 #include "tieshard/core/shm/shm_layout.h"
 
+#include <algorithm>
 #include <new>
 
 #include "tieshard/core/base/error.h"
@@ -24,13 +25,30 @@ const char* name(Collective collective) {
   return "?";
 }
 
+CallPurpose CallPurpose::of(std::string_view text) {
+  CallPurpose purpose;
+  if (text.empty()) {
+    return purpose;
+  }
+  purpose.hash = 14695981039346656037ULL; // FNV-1a
+  for (const char letter : text) {
+    purpose.hash = (purpose.hash ^ static_cast<unsigned char>(letter)) * 1099511628211ULL;
+  }
+  const std::size_t room = purpose.text.size() - 1;
+  const std::string shown =
+      text.size() <= room ? std::string(text) : concat("...", text.substr(text.size() - room + 3));
+  std::ranges::copy(shown, purpose.text.begin());
+  return purpose;
+}
+
 std::string to_string(const Call& call) {
   const bool reduces = call.collective == Collective::kReduceScatter || call.collective == Collective::kAllReduce;
   constexpr const char* kReductions[] = {"sum", "min", "max"};
   return concat(name(call.collective),
                 reduces ? concat(" (", kReductions[static_cast<int>(call.reduction)], ", ", name(call.dtype), ")") : "",
                 call.collective == Collective::kBroadcast ? concat(" from rank ", call.root) : "",
-                call.collective == Collective::kBarrier ? "" : concat(" of ", call.bytes, " bytes"));
+                call.collective == Collective::kBarrier ? "" : concat(" of ", call.bytes, " bytes"),
+                call.purpose.hash == 0 ? "" : concat(" for ", call.purpose.text.data()));
 }
 
 std::shared_ptr<SharedMemory> make_shm(const ShmShape& shape) {

@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "tieshard/core/base/dtype.h"
 #include "tieshard/core/shm/shared_counter.h"
@@ -27,6 +28,19 @@ enum class Reduction : std::uint32_t { kSum, kMin, kMax };
 /// "all_gather", as messages and torch spell it.
 const char* name(Collective collective);
 
+/// What a call is for, as its caller says: a unit, or a stage. Without it, calls of equal size would be paired whatever
+/// they belong to.
+struct CallPurpose {
+  std::uint64_t hash = 0;      ///< of the whole text; 0 where nothing was said
+  std::array<char, 64> text{}; ///< the text's end, for messages; zeros behind it
+
+  static CallPurpose of(std::string_view text);
+
+  friend bool operator==(const CallPurpose& one, const CallPurpose& other) {
+    return one.hash == other.hash;
+  }
+};
+
 /// What a rank is doing; all ranks must do the same.
 struct Call {
   Collective collective = Collective::kNone;
@@ -34,11 +48,12 @@ struct Call {
   DType dtype = DType::kU8;
   std::uint32_t root = 0;  ///< of a broadcast
   std::uint64_t bytes = 0; ///< of one rank's part
+  CallPurpose purpose{};   ///< set by ShmGroup::begin
 
   friend bool operator==(const Call&, const Call&) = default;
 };
 
-/// "all_reduce min of 16 bytes F32".
+/// "all_reduce (min, F32) of 16 bytes for unit layers.3".
 std::string to_string(const Call& call);
 
 inline constexpr std::uint32_t kRingPieces = 4;
@@ -57,6 +72,7 @@ struct RankBlock {
   SharedCounter presence; ///< 0: not here yet; 1: here; 2: has left
   alignas(64) std::atomic<std::int64_t> process;
   alignas(64) std::array<Call, kRingPieces> calls; ///< what each piece of the ring belongs to
+  std::array<char, 512> report; ///< of a kOtherCall that this rank saw: who was where; written before the failure
 };
 
 /// The first failure that any rank saw, packed into one word: later ones are consequences.

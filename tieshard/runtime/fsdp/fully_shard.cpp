@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "tieshard/core/base/error.h"
+#include "tieshard/runtime/fsdp/same_module.h"
 #include "tieshard/runtime/fsdp/shard_checks.h"
 #include "tieshard/runtime/fsdp/sharded_mark.h"
 #include "tieshard/runtime/fsdp/unit_ownership.h"
@@ -257,6 +258,7 @@ std::shared_ptr<FsdpState> fully_shard(torch::nn::Module& module,
                                        const DeviceMesh& mesh,
                                        const FullyShardOptions& options) {
   require_new(units);
+  require_same_module_on_ranks(module, units, plan, mesh, options);
   if (const std::int64_t ranks = mesh.axis("dp_shard").size(); plan.ranks() != ranks) {
     throw UsageError({.code = Code::kBadRankCount,
                       .what = "the plan is for another number of ranks than the mesh has",

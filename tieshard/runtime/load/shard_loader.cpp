@@ -100,7 +100,7 @@ void share_not_finite(const DeviceMesh& mesh, LoadLedger& ledger) {
     mine.push_back({one.fqn, one.index, one.nan});
   }
   std::map<std::string, NotFinite> all; // by name, the first place of any rank
-  for (const std::string& text : all_gather_text(mesh, mine.dump())) {
+  for (const std::string& text : all_gather_text(mesh, mine.dump(), CollectivePurpose::named("what is not finite"))) {
     for (const Json& one : parse_json(text, "another rank")) {
       NotFinite found{.fqn = one[0], .index = one[1].get<Shape>(), .nan = one[2]};
       const auto [first, fresh] = all.try_emplace(found.fqn, found);

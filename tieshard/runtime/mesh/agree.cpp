@@ -22,7 +22,15 @@ void agree(const DeviceMesh& mesh, std::string_view stage, const std::function<v
       message = "an exception without a message";
     }
   }
-  const std::vector<std::string> messages = all_gather_text(mesh, message);
+  std::vector<std::string> messages;
+  try {
+    messages = all_gather_text(mesh, message, CollectivePurpose::named(concat("agree \"", stage, "\"")));
+  } catch (const PeerError&) { // what this rank found itself says more than that the others are gone, or elsewhere
+    if (failure) {
+      std::rethrow_exception(failure);
+    }
+    throw;
+  }
   const auto first = std::ranges::find_if(messages, [](const std::string& text) { return !text.empty(); });
   if (first == messages.end()) {
     return;

@@ -17,10 +17,11 @@ namespace tieshard {
 ///
 /// `work` may not contain collectives: a rank that throws in it would leave the others waiting there.
 ///
-/// @param stage  what is being done, for messages: "load"
+/// @param stage  what is being done, for messages: "load". Ranks at different stages are refused, over any connection
 /// @throws what `work` threw, on the ranks where it threw; PeerError peer-failed (naming the first rank that failed,
 /// the
-///         stage and that rank's message) on the others
+///         stage and that rank's message) on the others; PeerError collective-failed where `work` threw nothing and the
+///         others are gone or at another stage
 void agree(const DeviceMesh& mesh, std::string_view stage, const std::function<void()>& work);
 
 } // namespace tieshard

@@ -1,6 +1,7 @@
 #include "tieshard/runtime/mesh/device_mesh.h"
 
 #include <algorithm>
+#include <charconv>
 #include <optional>
 #include <utility>
 
@@ -13,6 +14,7 @@
 #include "tieshard/runtime/mesh/local_device.h"
 #include "tieshard/runtime/mesh/nccl_backend.h"
 #include "tieshard/runtime/mesh/process_group.h"
+#include "tieshard/runtime/mesh/same_on_ranks.h"
 
 namespace tieshard {
 namespace {
@@ -24,6 +26,21 @@ std::vector<std::int64_t> every(std::int64_t step, std::int64_t first, std::int6
     ranks.push_back(first + i * step);
   }
   return ranks;
+}
+
+/// What another rank says of its port.
+int port_in(const std::string& text, const std::string& where) {
+  int port = 0;
+  const char* const end = text.data() + text.size();
+  const auto parsed = std::from_chars(text.data(), end, port);
+  if (parsed.ec != std::errc() || parsed.ptr != end || port < 1 || port > 65535) {
+    throw PeerError({.code = Code::kRendezvousFailed,
+                     .what = "the ranks did not find each other",
+                     .where = where,
+                     .why = concat("expected the port of rank 0's meeting point, got \"", text, "\""),
+                     .fix = "run one version of tieshard, with the same flags, on every rank"});
+  }
+  return port;
 }
 
 } // namespace
@@ -45,9 +62,10 @@ struct DeviceMesh::World {
       DeviceMesh all;
       all.environment_ = environment;
       all.backend_ = backend;
-      const std::string text = all_gather_text(all, std::to_string(port)).front();
+      const std::string text =
+          all_gather_text(all, std::to_string(port), CollectivePurpose::named("where groups meet")).front();
       if (environment.rank != 0) {
-        meeting_point = find_meeting_point(environment, timeout, std::stoi(text));
+        meeting_point = find_meeting_point(environment, timeout, port_in(text, all.where()));
       }
     }
     return *meeting_point;
@@ -59,38 +77,43 @@ DeviceMesh DeviceMesh::from_environment(std::chrono::milliseconds timeout) {
 }
 
 DeviceMesh DeviceMesh::connect(const RankEnvironment& environment, std::chrono::milliseconds timeout) {
+  return connect_all(environment, timeout, "one axis");
+}
+
+DeviceMesh DeviceMesh::connect_all(const RankEnvironment& environment,
+                                   std::chrono::milliseconds timeout,
+                                   const std::string& shape) {
   DeviceMesh mesh;
   mesh.environment_ = environment;
   if (environment.world_size > 1) {
     Connection connection = connect_ranks(environment, timeout);
     mesh.backend_ = std::move(connection.backend);
     mesh.backend_note_ = std::move(connection.note);
-    barrier(mesh); // a rank that left now would close its connections while another still makes them
+    // a rank that left now would close its connections while another still makes them
+    barrier(mesh, CollectivePurpose::named("connecting"));
     mesh.world_ =
         std::make_shared<World>(World{.environment = environment, .timeout = timeout, .backend = mesh.backend_});
   }
-  mesh.choose_device();
+  mesh.choose_device(shape);
   mesh.connect_device("");
   return mesh;
 }
 
 /// A rank without its device fails together with the others, and so do ranks that were told different things.
-void DeviceMesh::choose_device() {
+void DeviceMesh::choose_device(const std::string& shape) {
   if (size() == 1) {
     device_ = local_device(environment_);
     return;
   }
   agree(*this, "device", [&] { device_ = local_device(environment_); });
-  const std::string mine = c10::DeviceTypeName(device_.type(), /*lower_case=*/true);
-  const std::vector<std::string> all = all_gather_text(*this, mine);
-  const auto other = std::ranges::find_if(all, [&](const std::string& text) { return text != mine; });
-  if (other != all.end()) {
-    throw InputError({.code = Code::kBadEnvironment,
-                      .what = "the ranks were told to compute on devices of different kinds",
-                      .where = where(),
-                      .why = concat("this rank on ", mine, ", rank ", other - all.begin(), " on ", *other),
-                      .fix = "give every rank the same --device (or TIESHARD_DEVICE)"});
-  }
+  require_equal_on_ranks(
+      *this,
+      "mesh",
+      {{"--replicas (the mesh's grid)", shape},
+       {"--device (TIESHARD_DEVICE)", c10::DeviceTypeName(device_.type(), /*lower_case=*/true)}},
+      {.code = Code::kBadEnvironment,
+       .what = "the ranks were told to form different meshes",
+       .fix = "give every rank the same --replicas (the same grid), and the same --device (or TIESHARD_DEVICE)"});
 }
 
 DeviceMesh DeviceMesh::on_device(at::Device device, std::shared_ptr<c10d::Backend> backend) const {
@@ -138,7 +161,7 @@ DeviceMesh DeviceMesh::connect(const RankEnvironment& environment, std::chrono::
                       .why = concat("expected ", ranks, " places, got ", grid.replicas, " x ", grid.shards),
                       .fix = "start replicas x shards ranks, or change one of the two"});
   }
-  DeviceMesh mesh = connect(environment, timeout);
+  DeviceMesh mesh = connect_all(environment, timeout, concat(grid.replicas, " x ", grid.shards));
   if (mesh.world_ == nullptr) {
     return mesh;
   }
@@ -147,7 +170,7 @@ DeviceMesh DeviceMesh::connect(const RankEnvironment& environment, std::chrono::
   mesh.two_axes_ = std::make_shared<const std::vector<DeviceMesh>>(std::vector<DeviceMesh>{
       mesh.part("dp_replicate", concat("replicate/", shard), every(grid.shards, shard, grid.replicas)),
       mesh.part("dp_shard", concat("shard/", replica), every(1, replica * grid.shards, grid.shards))});
-  barrier(mesh);
+  barrier(mesh, CollectivePurpose::named("connecting the axes"));
   return mesh;
 }
 
@@ -167,7 +190,7 @@ DeviceMesh DeviceMesh::part(const std::string& axis,
     Connection connection = connect_group(point, group, static_cast<std::size_t>(place), ranks);
     mesh.backend_ = std::move(connection.backend);
     mesh.backend_note_ = std::move(connection.note);
-    barrier(mesh);
+    barrier(mesh, CollectivePurpose::named(concat("connecting ", group)));
     mesh.connect_device(group);
   }
   return mesh;

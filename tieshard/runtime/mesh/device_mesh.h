@@ -49,7 +49,7 @@ class DeviceMesh {
   /// @throws InputError bad-environment, device-unavailable; PeerError rendezvous-failed, peer-failed
   static DeviceMesh from_environment(std::chrono::milliseconds timeout = std::chrono::minutes(10));
 
-  /// Connects the ranks of `environment`. Every rank must call it.
+  /// Connects the ranks of `environment`. Every rank must call it, with the same device and grid.
   static DeviceMesh connect(const RankEnvironment& environment, std::chrono::milliseconds timeout);
 
   /// The same as a grid, whose axes have connections of their own.
@@ -70,9 +70,6 @@ class DeviceMesh {
   }
   std::int64_t size() const noexcept {
     return environment_.world_size;
-  }
-  std::int64_t local_rank() const noexcept {
-    return environment_.local_rank;
   }
   /// Where this rank's model and its tokens lie: cpu, or cuda:LOCAL_RANK.
   at::Device device() const noexcept {
@@ -109,7 +106,10 @@ class DeviceMesh {
   /// @param ranks  of the part, as numbers among all ranks; this one's is among them
   DeviceMesh part(const std::string& axis, const std::string& group, const std::vector<std::int64_t>& ranks) const;
 
-  void choose_device();
+  static DeviceMesh connect_all(const RankEnvironment& environment,
+                                std::chrono::milliseconds timeout,
+                                const std::string& shape);
+  void choose_device(const std::string& shape);
   void connect_device(const std::string& group);
 
   RankEnvironment environment_;            ///< rank and world_size are those of this handle

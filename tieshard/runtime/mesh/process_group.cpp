@@ -1,6 +1,8 @@
 #include "tieshard/runtime/mesh/process_group.h"
 
+#include <atomic>
 #include <cstdlib>
+#include <memory>
 #include <numeric>
 #include <string>
 
@@ -14,11 +16,17 @@
 #include <unistd.h>
 
 #include "tieshard/core/base/error.h"
+#include "tieshard/runtime/mesh/c10d_log.h"
+#include "tieshard/runtime/mesh/deadline_store.h"
 #include "tieshard/runtime/mesh/roll_call.h"
 #include "tieshard/runtime/mesh/shm_backend.h"
 
 namespace tieshard {
 namespace {
+
+/// TCPStore ends its own attempts to connect at about the timeout, in better words; but not where a host takes the
+/// connection and then does not answer.
+constexpr std::chrono::milliseconds kConnectMargin{1000};
 
 bool is_loopback(const std::string& address) {
   return address == "localhost" || address == "::1" || address.starts_with("127.");
@@ -39,18 +47,29 @@ std::shared_ptr<::gloo::transport::Device> make_device(const RankEnvironment& en
   return c10d::ProcessGroupGloo::createDefaultDevice();
 }
 
-c10::intrusive_ptr<c10d::TCPStore> open_store(const RankEnvironment& environment,
-                                              std::chrono::milliseconds timeout,
-                                              int port,
-                                              bool is_server) {
+/// @param port  of the store; 0 chooses a free one, for a server. Set to what it is
+c10::intrusive_ptr<c10d::Store> open_store(const RankEnvironment& environment,
+                                           std::chrono::milliseconds timeout,
+                                           int& port,
+                                           bool is_server) {
   c10d::TCPStoreOptions options;
   options.port = static_cast<std::uint16_t>(port);
   options.isServer = is_server;
   options.numWorkers = environment.world_size;
   options.waitWorkers = false;
   options.timeout = timeout;
+  const auto made_port = std::make_shared<std::atomic<int>>(port); // the thread that makes the store may outlive us
   try {
-    return c10::make_intrusive<c10d::TCPStore>(environment.master_addr, options);
+    auto store = c10::make_intrusive<DeadlineStore>(
+        [made_port, address = environment.master_addr, options]() -> c10::intrusive_ptr<c10d::Store> {
+          auto made = c10::make_intrusive<c10d::TCPStore>(address, options);
+          *made_port = made->getPort();
+          return made;
+        },
+        timeout + kConnectMargin);
+    port = *made_port;
+    store->setTimeout(timeout);
+    return store;
   } catch (const std::exception& error) {
     if (is_server) {
       throw;
@@ -66,8 +85,9 @@ c10::intrusive_ptr<c10d::TCPStore> open_store(const RankEnvironment& environment
 
 c10::intrusive_ptr<c10d::Store> connect_store(const RankEnvironment& environment, std::chrono::milliseconds timeout) {
   const bool is_server = environment.rank == 0 && !environment.agent_store;
+  int port = environment.master_port;
   return c10::make_intrusive<c10d::PrefixStore>("tieshard/" + environment.attempt,
-                                                open_store(environment, timeout, environment.master_port, is_server));
+                                                open_store(environment, timeout, port, is_server));
 }
 
 std::shared_ptr<c10d::Backend> connect_gloo(const RankEnvironment& environment,
@@ -132,6 +152,7 @@ std::string reason(const std::exception& error) {
 
 template <typename Connect>
 auto or_rendezvous_failed(const RankEnvironment& environment, const Connect& connect_them) {
+  const QuietC10d quiet; // what it throws is said below
   try {
     return connect_them();
   } catch (const InputError&) {
@@ -190,15 +211,16 @@ Connection connect_ranks(const RankEnvironment& environment, std::chrono::millis
 
 MeetingPoint host_meeting_point(const RankEnvironment& environment, std::chrono::milliseconds timeout, int& port) {
   return or_rendezvous_failed(environment, [&]() -> MeetingPoint {
-    const auto store = open_store(environment, timeout, /*port=*/0, /*is_server=*/true);
-    port = store->getPort();
+    port = 0;
+    const auto store = open_store(environment, timeout, port, /*is_server=*/true);
     return {environment, timeout, shared(store)};
   });
 }
 
 MeetingPoint find_meeting_point(const RankEnvironment& environment, std::chrono::milliseconds timeout, int port) {
   return or_rendezvous_failed(environment, [&]() -> MeetingPoint {
-    return {environment, timeout, shared(open_store(environment, timeout, port, /*is_server=*/false))};
+    int found = port;
+    return {environment, timeout, shared(open_store(environment, timeout, found, /*is_server=*/false))};
   });
 }
 

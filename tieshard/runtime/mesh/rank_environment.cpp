@@ -163,6 +163,9 @@ RankEnvironment read_rank_environment(const EnvironmentLookup& lookup) {
     environment.rank = number(names.rank, *rank);
     environment.world_size = number(names.size, *size);
     environment.local_rank = number_or(lookup, names.local_rank, environment.rank);
+    if (environment.world_size < 1) {
+      refuse(names.size, "expected at least 1, got 0", concat("set ", names.size, " to the number of ranks"));
+    }
     if (environment.rank >= environment.world_size) {
       refuse(names.rank,
              concat("expected 0 to ", environment.world_size - 1, ", got ", environment.rank),

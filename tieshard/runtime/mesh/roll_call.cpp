@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tieshard/core/base/error.h"
+#include "tieshard/runtime/mesh/deadline_store.h"
 
 namespace tieshard {
 namespace {
@@ -29,15 +30,6 @@ std::string key_of(const std::string& stage, std::size_t place) {
 /// Of a rank whose work in the stage failed: it is there, and may not be taken for one that is through.
 std::string failed_key_of(const std::string& stage, std::size_t place) {
   return concat(stage, "/failed/", place);
-}
-
-void put(c10d::Store& store, const std::string& key, const std::string& text) {
-  store.set(key, std::vector<std::uint8_t>(text.begin(), text.end()));
-}
-
-std::string take(c10d::Store& store, const std::string& key) {
-  const std::vector<std::uint8_t> bytes = store.get(key);
-  return {bytes.begin(), bytes.end()};
 }
 
 std::string first_line(const std::exception& error) {
@@ -64,12 +56,39 @@ std::string ranks_text(const std::vector<std::int64_t>& ranks) {
 RollCall::RollCall(c10d::Store& store, std::size_t place, std::vector<std::int64_t> ranks, milliseconds timeout)
     : store_(store), place_(place), ranks_(std::move(ranks)), timeout_(timeout) {}
 
-bool RollCall::here(const std::vector<std::string>& keys) {
+/// No question may take longer than is left of the stage; but where its end has to be told to the others, a moment.
+template <typename Question>
+auto RollCall::ask(const Question& question) {
+  const auto left = std::chrono::duration_cast<milliseconds>(deadline_ - Clock::now());
   try {
-    return store_.check(keys);
+    store_.setTimeout(std::max(left, kFarewell));
+    return question();
+  } catch (const StoreIsSilent& error) {
+    fail(concat("rank 0, which keeps the store where the ranks meet, or its launcher does not answer (",
+                error.what(),
+                "): it was stopped, or its host cannot be reached"));
   } catch (const std::exception& error) {
     fail(concat("rank 0, which keeps the store where the ranks meet, or its launcher has ended: ", first_line(error)));
   }
+}
+
+/// The first rank collects, so it knows best who is missing: the others let it speak first.
+void RollCall::begin(const std::string& stage) {
+  stage_ = stage;
+  deadline_ = Clock::now() + timeout_ + (place_ == 0 ? milliseconds(0) : kFarewell / 2);
+}
+
+void RollCall::put(const std::string& key, const std::string& text) {
+  ask([&] { store_.set(key, std::vector<std::uint8_t>(text.begin(), text.end())); });
+}
+
+std::string RollCall::take(const std::string& key) {
+  const std::vector<std::uint8_t> bytes = ask([&] { return store_.get(key); });
+  return {bytes.begin(), bytes.end()};
+}
+
+bool RollCall::here(const std::vector<std::string>& keys) {
+  return ask([&] { return store_.check(keys); });
 }
 
 bool RollCall::came(const std::string& stage, std::size_t place) {
@@ -77,10 +96,10 @@ bool RollCall::came(const std::string& stage, std::size_t place) {
 }
 
 std::vector<std::string> RollCall::all(const std::string& stage, const std::string& text) {
-  stage_ = stage;
+  begin(stage);
   ++stages_;
   const std::string all_key = concat(stage, "/all");
-  put(store_, key_of(stage, place_), text);
+  put(key_of(stage, place_), text);
   if (place_ == 0) { // it collects, so that the store answers n and not n * n questions
     std::vector<std::string> keys;
     for (std::size_t place = 0; place < size(); ++place) {
@@ -89,27 +108,30 @@ std::vector<std::string> RollCall::all(const std::string& stage, const std::stri
     wait_for(stage, keys);
     std::vector<std::string> texts;
     for (const std::string& key : keys) {
-      texts.push_back(take(store_, key));
+      texts.push_back(take(key));
     }
-    put(store_, all_key, nlohmann::json(texts).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+    put(all_key, nlohmann::json(texts).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
     return texts;
   }
   wait_for(stage, {all_key});
-  return nlohmann::json::parse(take(store_, all_key)).get<std::vector<std::string>>();
+  return nlohmann::json::parse(take(all_key)).get<std::vector<std::string>>();
 }
 
 void RollCall::together(const std::string& stage, const std::function<void()>& work) {
+  begin(stage);
   try {
+    store_.setTimeout(timeout_);
     work();
+  } catch (const StoreIsSilent&) { // nobody else can be told
+    fail("rank 0, which keeps the store where the ranks meet, or its launcher does not answer");
   } catch (const std::exception& error) {
-    stage_ = stage;
-    put(store_, failed_key_of(stage, place_), {});
+    put(failed_key_of(stage, place_), {});
     const auto deadline = Clock::now() + kFarewell;
     while (!missing(stage).empty() && Clock::now() < deadline && !here({kFailed})) {
       std::this_thread::sleep_for(kTick);
     }
     if (here({kFailed})) { // of a rank that saw more than this one
-      const std::string why = take(store_, kFailed);
+      const std::string why = take(kFailed);
       take_leave(stage);
       fail(why);
     }
@@ -124,21 +146,19 @@ void RollCall::together(const std::string& stage, const std::function<void()>& w
 }
 
 void RollCall::abandon(const std::string& why) {
-  put(store_, kFailed, why);
+  put(kFailed, why);
   take_leave(stage_);
 }
 
 /// By asking again and again: a wait of the store cannot be ended by another rank, and its end is logged by c10d.
 void RollCall::wait_for(const std::string& stage, const std::vector<std::string>& keys) {
-  // The first rank collects, so it knows best who is missing: the others let it speak first.
-  const auto deadline = Clock::now() + timeout_ + (place_ == 0 ? milliseconds(0) : kFarewell / 2);
   for (milliseconds pause(1); !here(keys); pause = std::min(2 * pause, kLongestPause)) {
     if (here({kFailed})) {
-      const std::string why = take(store_, kFailed);
+      const std::string why = take(kFailed);
       take_leave(stage);
       fail(why);
     }
-    if (Clock::now() >= deadline) {
+    if (Clock::now() >= deadline_) {
       const std::string why = why_missing(stage);
       abandon(why);
       fail(why);
@@ -170,7 +190,7 @@ std::string RollCall::why_missing(const std::string& stage) {
 }
 
 void RollCall::take_leave(const std::string& stage) {
-  put(store_, key_of("heard", place_), {});
+  put(key_of("heard", place_), {});
   if (ranks_[place_] != 0) { // and then asks no more: the store may end at any moment
     return;
   }
@@ -186,7 +206,7 @@ void RollCall::fail(const std::string& why) const {
   throw PeerError({.code = Code::kRendezvousFailed,
                    .what = "the ranks did not find each other",
                    .where = concat("rank ", ranks_[place_]),
-                   .why = why,
+                   .why = concat(why, " (in stage \"", stage_, "\" of connecting)"),
                    .fix = "look at what those ranks say; start every rank, with the same MASTER_ADDR and MASTER_PORT"});
 }
 

@@ -6,7 +6,9 @@
 // Flow:   process_group -> [this] -> the store where the ranks meet; asked by shm_rendezvous
 // Source: torch.distributed.monitored_barrier, in that it names the ranks that are missing.
 //
-// What one rank finds out ends the stage on all of them, also where their own time is not up yet.
+// What one rank finds out ends the stage on all of them, also where their own time is not up yet. A store that does not
+// answer (the host of rank 0 is stopped, or cut off) ends it too, where the store keeps its timeout: DeadlineStore
+// does.
 
 #pragma once
 
@@ -57,6 +59,11 @@ class RollCall {
   }
 
  private:
+  template <typename Question>
+  auto ask(const Question& question);
+  void begin(const std::string& stage);
+  void put(const std::string& key, const std::string& text);
+  std::string take(const std::string& key);
   bool here(const std::vector<std::string>& keys);
   bool came(const std::string& stage, std::size_t place);
   void wait_for(const std::string& stage, const std::vector<std::string>& keys);
@@ -69,7 +76,8 @@ class RollCall {
   std::size_t place_;
   std::vector<std::int64_t> ranks_;
   std::chrono::milliseconds timeout_;
-  std::string stage_; ///< the last one
+  std::string stage_;                              ///< the last one
+  std::chrono::steady_clock::time_point deadline_; ///< of this rank's waits in it
   int stages_ = 0;
 };
 

@@ -3,6 +3,8 @@
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include "tieshard/runtime/models/first_derivative.h"
+
 namespace tieshard {
 namespace {
 
@@ -19,6 +21,7 @@ struct RmsNormFunction : Function<RmsNormFunction> {
   }
 
   static variable_list backward(AutogradContext* context, variable_list gradients) {
+    refuse_second_derivative("rms_norm");
     const variable_list saved = context->get_saved_variables();
     const at::Tensor& x = saved[0];
     const at::Tensor& weight = saved[1];
@@ -46,6 +49,7 @@ struct SiluTimesFunction : Function<SiluTimesFunction> {
   }
 
   static variable_list backward(AutogradContext* context, variable_list gradients) {
+    refuse_second_derivative("silu_times");
     const variable_list saved = context->get_saved_variables();
     const at::Tensor& gate = saved[0];
     const at::Tensor& up = saved[1];

@@ -4,6 +4,9 @@
 // of single operations keeps for them is a fifth of a layer's activations.
 //
 // Flow:   models/layers.h, models/llama.h -> [this] -> ATen
+//
+// Note: they are differentiated once. backward() with create_graph throws UsageError wrong-state.
+//
 // Source: Zhang and Sennrich, "Root Mean Square Layer Normalization"; Shazeer, "GLU Variants Improve Transformer".
 
 #pragma once

@@ -11,7 +11,7 @@
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/utils.h>
 
-#include "tieshard/core/base/error.h"
+#include "tieshard/runtime/models/first_derivative.h"
 #include "tieshard/runtime/models/linear_kernel.h"
 
 namespace tieshard {
@@ -25,13 +25,7 @@ class LinearCrossEntropyBackward : public torch::autograd::Node {
       : Node(std::move(edges)), x_gradient_(std::move(x_gradient)), weight_gradient_(std::move(weight_gradient)) {}
 
   torch::autograd::variable_list apply(torch::autograd::variable_list&& gradients) override {
-    if (at::GradMode::is_enabled()) {
-      throw UsageError({.code = Code::kWrongState,
-                        .what = "the loss has no second derivative",
-                        .where = name(),
-                        .why = "backward was called with create_graph",
-                        .fix = "compute the loss of the whole logits: causal_lm_loss_sum(model.forward(ids), labels)"});
-    }
+    refuse_second_derivative("linear_cross_entropy_sum");
     if (!gradients.front().defined()) {
       return {at::Tensor(), at::Tensor()};
     }

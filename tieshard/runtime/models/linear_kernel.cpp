@@ -8,6 +8,8 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include "tieshard/runtime/models/first_derivative.h"
+
 namespace tieshard {
 namespace {
 
@@ -53,6 +55,7 @@ struct LinearFunction : torch::autograd::Function<LinearFunction> {
 
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
                                                  torch::autograd::variable_list gradients) {
+    refuse_second_derivative("apply_linear");
     const torch::autograd::variable_list saved = context->get_saved_variables();
     const at::Tensor& x = saved[0];
     const at::Tensor& weight = saved[1];

@@ -16,7 +16,8 @@ namespace tieshard {
 /// a [M, K] times b^T, b [N, K] -> [M, N], without autograd. Either may be transposed in memory; same dtype and device.
 at::Tensor matmul_transposed(const at::Tensor& a, const at::Tensor& b);
 
-/// x [..., in] W^T (+ b) -> [..., out] as at::linear, with gradients. `bias` may be undefined.
+/// x [..., in] W^T (+ b) -> [..., out] as at::linear, with gradients. `bias` may be undefined. Where
+/// oneDNN computes it, it is differentiated once: @throws UsageError wrong-state from backward(create_graph=true)
 at::Tensor apply_linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias = {});
 
 } // namespace tieshard

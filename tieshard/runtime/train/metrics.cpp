@@ -1,6 +1,8 @@
 #include "tieshard/runtime/train/metrics.h"
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 
 #include <nlohmann/json.hpp>
 
@@ -20,6 +22,7 @@ MetricsFile::MetricsFile(const std::filesystem::path& path) : path_(path), file_
     throw PeerError({.code = Code::kIoFailed,
                      .what = "the metrics file could not be made",
                      .where = path.string(),
+                     .why = std::strerror(errno),
                      .fix = "check permissions and free space of --out"});
   }
 }

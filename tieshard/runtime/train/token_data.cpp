@@ -19,6 +19,14 @@ std::int64_t width(TokenDtype dtype) {
   return dtype == TokenDtype::kUint16 ? 2 : 4;
 }
 
+/// seed_seq takes 32 bits of each number: a larger seed's upper half is a number of its own.
+std::mt19937_64 generator_of(std::uint64_t seed, std::uint64_t epoch) {
+  const std::uint64_t upper = seed >> 32;
+  std::seed_seq small{seed, epoch};
+  std::seed_seq large{seed, epoch, upper};
+  return std::mt19937_64(upper == 0 ? small : large);
+}
+
 } // namespace
 
 TokenData::TokenData(File file, const TokenDataOptions& options, std::int64_t tokens)
@@ -100,8 +108,7 @@ std::int64_t TokenData::sample(std::int64_t position) {
   if (epoch != epoch_) {
     order_.resize(static_cast<std::size_t>(samples_));
     std::iota(order_.begin(), order_.end(), 0);
-    std::seed_seq seed{options_.seed, static_cast<std::uint64_t>(epoch)};
-    std::mt19937_64 generator(seed);
+    std::mt19937_64 generator = generator_of(options_.seed, static_cast<std::uint64_t>(epoch));
     for (std::size_t last = order_.size(); last > 1; --last) { // not std::shuffle: its order is not specified
       std::swap(order_[last - 1], order_[generator() % last]);
     }

@@ -11,6 +11,7 @@
 #include "tieshard/core/base/error.h"
 #include "tieshard/core/base/file.h"
 #include "tieshard/core/base/process_memory.h"
+#include "tieshard/core/base/writable_directory.h"
 #include "tieshard/core/families/family.h"
 #include "tieshard/core/io/mapped_guard.h"
 #include "tieshard/runtime/mesh/agree.h"
@@ -18,6 +19,7 @@
 #include "tieshard/runtime/optim/clip_grad_norm.h"
 #include "tieshard/runtime/optim/param_groups.h"
 #include "tieshard/runtime/train/build_optimizer.h"
+#include "tieshard/runtime/train/config_text.h"
 
 namespace tieshard {
 namespace {
@@ -48,6 +50,7 @@ void make_output(const TrainConfig& config) {
                       .why = error ? error.message() : "something that is no directory has this name",
                       .fix = "give a directory that can be made, with a parent that can be written"});
   }
+  require_writable_directory(config.out, "--out");
 }
 
 ParallelizeOptions parallelize_options(const TrainConfig& config,
@@ -241,6 +244,7 @@ double backward_global_mean(CausalLm& model,
 
 RunSummary train(const TrainConfig& config, const DeviceMesh& mesh, const TrainObserver& observer) {
   at::set_num_threads(config.threads);
+  require_same_config_on_ranks(config, mesh);
   std::optional<TokenData> data;
   agree(mesh, "inputs", [&] {
     data.emplace(open_data(config));

@@ -44,8 +44,8 @@ double backward_global_mean(CausalLm& model,
                             std::int64_t accumulation_steps = 1);
 
 /// Runs `config` on the ranks of `mesh`; every rank must call it.
-/// @throws InputError output-exists and bad-flag (before anything is loaded), and what parallelize, TokenData,
-///         build_optimizer, clip_grad_norm and export_hf throw
+/// @throws InputError bad-environment (ranks with different configurations), output-exists and bad-flag (before anything
+///         is loaded), and what parallelize, TokenData, build_optimizer, clip_grad_norm and export_hf throw
 RunSummary train(const TrainConfig& config, const DeviceMesh& mesh, const TrainObserver& observer = {});
 
 } // namespace tieshard
