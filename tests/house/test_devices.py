@@ -7,6 +7,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 MEMORY = re.compile(r"\b(?:\w*data_ptr\w*|mem(?:cpy|cmp|set|move)|from_blob)\b")
 TOUCHES_MEMORY = {
+    "runtime/adapters/adapter_weights.cpp": "files, of copies on the host",
     "runtime/fsdp/shard_checks.cpp": "compares addresses, touches none",
     "runtime/load/shard_loader.cpp": "tensors over what was read",
     "runtime/mesh/collectives.cpp": "texts, in host tensors made there",
@@ -23,6 +24,7 @@ TOUCHES_MEMORY = {
 
 HOST = re.compile(r"\bat::kCPU\b|\bis_cpu\(\)")
 NAMES_THE_HOST = {
+    "runtime/adapters/adapter_weights.cpp": "files, of copies on the host",
     "runtime/fsdp/activation_checkpoint.cpp": "its random numbers, beside the device's",
     "runtime/fsdp/fsdp_param.cpp": "OffloadPolicy::to_host",
     "runtime/fsdp/fsdp_param_group.cpp": "flags are read at once",

@@ -8,6 +8,7 @@
 #include "tieshard/cli/doctor.h"
 #include "tieshard/cli/inspect.h"
 #include "tieshard/cli/load.h"
+#include "tieshard/cli/merge_adapter.h"
 #include "tieshard/cli/plan.h"
 #include "tieshard/cli/report.h"
 #include "tieshard/cli/runtime_program.h"
@@ -26,6 +27,7 @@ constexpr const char* kExamples =
     "  tieshard doctor smollm2/ --ranks 8         would it load, and what is odd about it\n"
     "  tieshard load smollm2/ --ranks 2           load it and give account of every element\n"
     "  tieshard train --model smollm2/ --data tokens.bin --out runs/a --ranks 2 --steps 200\n"
+    "  tieshard merge-adapter smollm2/ runs/a/adapter merged/    a LoRA adapter added into the weights\n"
     "  tieshard demo                              the whole walk on a tiny model, under a minute\n"
     "\n"
     "Exit status: 0 success, 1 the answer is no (demo), 2 a file or flag is wrong, 3 a call is wrong,\n"
@@ -86,6 +88,7 @@ int run_tieshard(int argc, const char* const* argv, const Console& console) {
   add_plan(app, chosen);
   add_doctor(app, chosen);
   add_load(app, chosen);
+  add_merge_adapter(app, chosen);
   list_runtime_verbs(app);
   add_demo(app, chosen);
   add_help(app, chosen);

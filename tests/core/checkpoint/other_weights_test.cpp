@@ -43,7 +43,9 @@ TEST_F(OtherWeights, PutNoForeignTextIntoTheCommand) {
 TEST_F(OtherWeights, OfAnAdapterAreRefusedNamingItsBaseModel) {
   dir.write("adapter_config.json", R"({"base_model_name_or_path": "some/base", "peft_type": "LORA"})");
   dir.write("adapter_model.safetensors", "x");
-  expect_refused(Code::kPeftAdapter, {"base_model_name_or_path", "some/base", "merge_and_unload", "-merged'"});
+  expect_refused(
+      Code::kPeftAdapter,
+      {"base_model_name_or_path", "some/base", "tieshard merge-adapter BASE", "merge_and_unload", "-merged'"});
 }
 
 TEST_F(OtherWeights, OfAnAdapterWithAConfigThatCannotBeReadAreRefusedAlike) {

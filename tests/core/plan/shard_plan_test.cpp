@@ -217,6 +217,29 @@ TEST(ShardPlan, RefusesARegistryOfAnotherTableInsteadOfDroppingParameters) {
   EXPECT_THAT(refused->where, AllOf(HasSubstr(kHead), HasSubstr(kEmbed)));
 }
 
+TEST(ShardPlan, ExtendedItKeepsWhatItHasAndPutsNewParametersIntoTheirUnits) {
+  const ShardPlan before = ShardPlan::build(table(), tied(), 2, options());
+  const ParameterTable added = {
+      {.fqn = "model.layers.0.self_attn.q_proj.lora_A.weight", .shape = {3, 4}, .identity = 91},
+      {.fqn = "lm_head.lora_B.weight", .shape = {6, 3}, .identity = 92}};
+  const ShardPlan plan = before.extended(added, ShardDimPolicy::kFirst);
+  ASSERT_EQ(plan.parameters().size(), before.parameters().size() + 2);
+  for (std::size_t index = 0; index < before.parameters().size(); ++index) {
+    EXPECT_EQ(plan.parameters()[index].fqn, before.parameters()[index].fqn);
+    EXPECT_EQ(plan.parameters()[index].dim, before.parameters()[index].dim);
+  }
+  const ShardedParameter& a = *plan.find(added[0].fqn);
+  EXPECT_EQ(plan.units()[a.unit].name, "model.layers.0");
+  EXPECT_EQ(plan.units()[a.unit].parameters.back(), before.parameters().size());
+  EXPECT_EQ(a.dim, 0);
+  EXPECT_THAT(plan.local_shape(a, 1), ElementsAre(1, 4));
+  EXPECT_EQ(plan.find(added[1].fqn)->unit, 0U);
+  EXPECT_EQ(plan.ties().canonical(kHead), kEmbed);
+  const auto refused = raised<UsageError>([&] { plan.extended(added); });
+  ASSERT_TRUE(refused.has_value());
+  EXPECT_EQ(refused->code, Code::kUnknownParameter);
+}
+
 TEST(ShardPlanUnits, TheFirstUnitWhosePrefixMatchesTakesAParameter) {
   const ParameterTable table = {{.fqn = "a.b.c.weight", .shape = {4}, .identity = 1},
                                 {.fqn = "a.b.weight", .shape = {4}, .identity = 2},

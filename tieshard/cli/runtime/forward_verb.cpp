@@ -10,6 +10,7 @@
 #include <CLI/App.hpp>
 
 #include "tieshard/cli/flags.h"
+#include "tieshard/cli/lora_flag.h"
 #include "tieshard/cli/model_flags.h"
 #include "tieshard/cli/runtime/ranks.h"
 #include "tieshard/core/base/units.h"
@@ -40,6 +41,8 @@ struct ForwardFlags {
   std::string dtype = "float32";
   std::string data_dtype = "auto";
   std::int64_t count = 0;
+  std::filesystem::path adapter{};
+  std::string lora_tied{};
   OpenFlags open{};
   LoadFlags load{};
 };
@@ -154,6 +157,9 @@ void forward_on(const ForwardFlags& flags, at::ScalarType dtype, const DeviceMes
   ParallelizeOptions options{.param_dtype = dtype};
   options.resolve = flags.open.options();
   options.load = load_options(flags.load, flags.ranks.threads);
+  if (!flags.adapter.empty()) {
+    options.adapter = AdapterOptions{.directory = flags.adapter, .tied = tied_target_flag(flags.lora_tied)};
+  }
   ParallelModel parallel = parallelize(flags.model, mesh, options);
   Inputs inputs;
   agree(mesh, "tokens", [&] { inputs = read_inputs(flags, parallel.checkpoint.config().integer("vocab_size")); });
@@ -191,6 +197,7 @@ void add_forward(CLI::App& app, Verb& chosen) {
       ->check(whole_number(0, 1'000'000'000))
       ->capture_default_str();
   add_token_dtype_flag(*verb, flags->data_dtype);
+  add_adapter_flags(*verb, flags->adapter, flags->lora_tied);
   verb->add_option("--dtype", flags->dtype, "Of parameters and computation")->capture_default_str();
   add_open_flags(*verb, flags->open);
   add_load_flags(*verb, flags->load);

@@ -9,6 +9,7 @@
 #include <CLI/App.hpp>
 
 #include "tieshard/cli/flags.h"
+#include "tieshard/cli/lora_flag.h"
 #include "tieshard/cli/model_flags.h"
 #include "tieshard/cli/progress.h"
 #include "tieshard/cli/runtime/optimizer_flags.h"
@@ -16,6 +17,7 @@
 #include "tieshard/core/base/process_memory.h"
 #include "tieshard/core/base/units.h"
 #include "tieshard/core/plan/read_plan.h"
+#include "tieshard/runtime/adapters/lora.h"
 #include "tieshard/runtime/tensors/torch_dtype.h"
 #include "tieshard/runtime/train/trainer.h"
 
@@ -29,10 +31,12 @@ constexpr const char* kTrainExamples =
     "  tieshard train ... --ranks 8 --replicas 2            HSDP: two copies of the model, each over 4 ranks\n"
     "  tieshard train ... --schedule cosine --warmup-steps 100 --min-lr-ratio 0.1 --param-groups no_decay --clip 1\n"
     "  tieshard train ... --optimizer lion --lr 3e-5 --weight-decay 0.1\n"
+    "  tieshard train ... --lora r=16,alpha=32,targets=q_proj,v_proj --param-dtype bfloat16 --shard-dim first\n"
     "  tieshard train ... --batch 2 --gradient-accumulation-steps 8 --activation-checkpointing\n"
     "  torchrun --nproc-per-node 8 --no-python tieshard train ...\n"
     "\n"
-    "OUT gets metrics.jsonl (a line a step), summary.json and export/ (a Hugging Face checkpoint).\n"
+    "OUT gets metrics.jsonl (a line a step), summary.json and export/ (a Hugging Face checkpoint),\n"
+    "with --lora or --adapter adapter/ in its place (a PEFT adapter; docs/lora.md).\n"
     "DATA is raw little-endian tokens, e.g. of tools/tokenize_text.py.";
 
 struct TrainFlags {
@@ -45,6 +49,9 @@ struct TrainFlags {
   ShardFlags shard{};
   LoadFlags load{};
   OptimizerFlags optimizer{};
+  std::string lora{};
+  std::filesystem::path adapter{};
+  std::string lora_tied{};
   bool no_shuffle = false;
   std::string reshard_after_forward = "true";
   bool no_export = false;
@@ -96,6 +103,29 @@ ReshardAfterForward reshard_policy(const std::string& text, std::int64_t shards)
   return count;
 }
 
+/// Nothing where the whole model is trained.
+std::optional<AdapterOptions> adapter_options(const TrainFlags& flags) {
+  const bool fresh = !flags.lora.empty();
+  if (fresh && !flags.adapter.empty()) {
+    throw bad_value("--lora",
+                    "expected --lora or --adapter, got both",
+                    "leave --lora out to go on with an adapter: its adapter_config.json says ranks and targets");
+  }
+  if (!fresh && flags.adapter.empty()) {
+    if (!flags.lora_tied.empty()) {
+      throw bad_value(
+          "--lora-tied", "expected --lora or --adapter beside it, got neither", "leave it out, or give one");
+    }
+    return std::nullopt;
+  }
+  AdapterOptions options{.directory = flags.adapter, .tied = tied_target_flag(flags.lora_tied)};
+  if (fresh) {
+    options.config = lora_flag(flags.lora);
+    options.config.seed = flags.config.seed;
+  }
+  return options;
+}
+
 TrainConfig checked(const TrainFlags& flags) {
   TrainConfig config = flags.config;
   const std::int64_t shards = shards_of_each_replica(flags.ranks);
@@ -114,6 +144,7 @@ TrainConfig checked(const TrainFlags& flags) {
   config.shuffle = !flags.no_shuffle;
   config.reshard_after_forward = reshard_policy(flags.reshard_after_forward, shards);
   config.export_model = !flags.no_export;
+  config.adapter = adapter_options(flags);
   config.threads = flags.ranks.threads;
   apply(flags.optimizer, rank_count(flags.ranks), config);
   return config;
@@ -130,7 +161,8 @@ class RunReport {
             .on_load = [this](const ParallelModel& parallel, double seconds) { show_load(parallel, seconds); },
             .on_step = [this](const StepMetrics& metrics) { show_step(metrics); },
             .on_skipped_step = [this](std::int64_t step, const Diagnostic& finding) { show_skipped(step, finding); },
-            .on_export = [this](const ExportReport& report) { show_export(report); }};
+            .on_export = [this](const ExportReport& report) { show_export(report); },
+            .on_adapter = [this](const AdapterReport& report) { show_adapter(report); }};
   }
 
  private:
@@ -162,7 +194,27 @@ class RunReport {
                              ledger.initialised(),
                              " initialised as asked"));
     print_findings(console_.err, parallel.findings);
+    show_trained(parallel);
     show_mesh();
+  }
+
+  void show_trained(const ParallelModel& parallel) {
+    if (!parallel.lora) {
+      return;
+    }
+    const TrainedShare share = trained_share(*parallel.state);
+    char percent[32];
+    std::snprintf(
+        percent, sizeof(percent), "%.2f", 100.0 * static_cast<double>(share.trained) / static_cast<double>(share.all));
+    console_.out.text << concat("lora    ",
+                                format_parameters(share.trained),
+                                " of ",
+                                format_parameters(share.all),
+                                " parameters are trained (",
+                                percent,
+                                " %), on ",
+                                parallel.lora->targets.size(),
+                                " modules\n");
   }
 
   /// Which axes there are, and what keeps one from sharing memory.
@@ -241,6 +293,19 @@ class RunReport {
     console_.out.text.flush();
   }
 
+  void show_adapter(const AdapterReport& report) {
+    console_.out.text << concat("adapter ",
+                                report.directory.string(),
+                                "  ",
+                                format_bytes(report.bytes),
+                                ", ",
+                                report.tensors,
+                                " tensors, ",
+                                format_seconds(report.seconds),
+                                "\n");
+    console_.out.text.flush();
+  }
+
   const TrainConfig& config_;
   const DeviceMesh& mesh_;
   const Console& console_;
@@ -271,6 +336,12 @@ void add_step_flags(CLI::App& verb, TrainConfig& config) {
   verb.add_option("--seq", config.sequence, "Tokens of a sequence")
       ->check(whole_number(2, 100'000'000))
       ->capture_default_str();
+}
+
+void add_lora_flags(CLI::App& verb, TrainFlags& flags) {
+  verb.add_option("--lora", flags.lora, "Train a LoRA adapter: r=16,alpha=32,targets=q_proj,v_proj (docs/lora.md)")
+      ->type_name("KEY=VALUE,...");
+  add_adapter_flags(verb, flags.adapter, flags.lora_tied);
 }
 
 void add_sharding_flags(CLI::App& verb, TrainFlags& flags) {
@@ -316,11 +387,13 @@ void add_train(CLI::App& app, Verb& chosen) {
   add_open_flags(*verb, flags->open);
   add_load_flags(*verb, flags->load);
   add_sharding_flags(*verb, *flags);
-  verb->add_option("--seed", config.seed, "Of the sample order")
+  add_lora_flags(*verb, *flags);
+  verb->add_option("--seed", config.seed, "Of the sample order, of a new adapter's values and of dropout")
       ->check(whole_number(0, std::numeric_limits<std::int64_t>::max()))
       ->capture_default_str();
   verb->add_flag("--no-shuffle", flags->no_shuffle, "Step s takes consecutive samples, rank-major");
-  verb->add_flag("--no-export", flags->no_export, "Leave OUT/export out: only metrics.jsonl and summary.json");
+  verb->add_flag(
+      "--no-export", flags->no_export, "Leave OUT/export (or adapter) out: only metrics.jsonl and summary.json");
   verb->footer(kTrainExamples);
   verb->callback([flags, &chosen] { chosen = [flags](const Console& console) { return run_train(*flags, console); }; });
 }

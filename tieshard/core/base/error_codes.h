@@ -92,6 +92,10 @@
   X(kNotFinite,            "not-finite",             "a stored value is NaN or infinite") \
   X(kHostMemory,           "host-memory",            "a load needs more memory than it may take") \
   X(kNotConvertible,       "not-convertible",        "no conversion between two dtypes") \
+  /* adapters */ \
+  X(kAdapterConfig,        "adapter-config",         "an adapter asks for something that is not there") \
+  X(kUnknownTarget,        "unknown-target",         "an adapter is asked for modules that the model does not have") \
+  X(kTiedTarget,           "tied-target",            "an adapter is asked for one use of a tied weight") \
   /* runtime */ \
   X(kBadEnvironment,       "bad-environment",        "launcher variables are missing or contradict each other") \
   X(kDeviceUnavailable,    "device-unavailable",     "a device is asked for that cannot be used") \

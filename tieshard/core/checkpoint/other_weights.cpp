@@ -81,13 +81,15 @@ std::string base_model_of(const fs::path& directory) {
        .what = "the directory holds an adapter, not a model",
        .where = directory.string(),
        .why = concat(expected, "; the base model (base_model_name_or_path) is ", base_model_of(directory)),
-       .fix =
-           concat("pass the base model, or merge the adapter into it and pass that: python -c \"import sys; from peft "
-                  "import AutoPeftModelForCausalLM as M; "
-                  "M.from_pretrained(sys.argv[1]).merge_and_unload().save_pretrained(sys.argv[2])\" ",
-                  quoted(path),
-                  " ",
-                  quoted(path + "-merged"))});
+       .fix = concat("pass the base model, or merge the adapter into it and pass that: tieshard merge-adapter BASE ",
+                     quoted(path),
+                     " ",
+                     quoted(path + "-merged"),
+                     "; one that is no LoRA: python -c \"import sys; from peft import AutoPeftModelForCausalLM as M; "
+                     "M.from_pretrained(sys.argv[1]).merge_and_unload().save_pretrained(sys.argv[2])\" ",
+                     quoted(path),
+                     " ",
+                     quoted(path + "-merged"))});
 }
 
 [[noreturn]] void refuse_pickled(const fs::path& directory, const std::vector<std::string>& names) {
@@ -143,7 +145,8 @@ std::optional<Diagnostic> adapter_beside_model(const fs::path& directory) {
       .what = "an adapter beside a model is not applied",
       .where = directory.string(),
       .why = concat("the model's own weights are loaded without it; its base model is ", base_model_of(directory)),
-      .fix = "move the adapter elsewhere, or merge it with merge_and_unload of PEFT if it is wanted"};
+      .fix =
+          "move the adapter elsewhere, or put it on the model with --adapter, or merge it with tieshard merge-adapter"};
 }
 
 } // namespace tieshard

@@ -183,6 +183,31 @@ ShardPlan ShardPlan::build(const ParameterTable& table,
   return plan;
 }
 
+ShardPlan ShardPlan::extended(const ParameterTable& added, ShardDimPolicy policy) const {
+  ShardPlan plan = *this;
+  for (const ParameterInfo& info : added) {
+    if (plan.find(info.fqn) != nullptr) {
+      throw UsageError({.code = Code::kUnknownParameter,
+                        .what = "a plan is extended by a parameter that it has already",
+                        .where = info.fqn,
+                        .fix = "give new parameters only"});
+    }
+    std::size_t unit = kRootUnit;
+    for (std::size_t index = plan.units_.size(); index-- > 1;) {
+      unit = info.fqn.starts_with(plan.units_[index].name + ".") ? index : unit;
+    }
+    const std::size_t place = plan.parameters_.size();
+    plan.parameters_.push_back({.fqn = info.fqn,
+                                .shape = info.shape,
+                                .dtype = info.dtype,
+                                .dim = shard_dim(info, /*tied=*/false, std::nullopt, policy),
+                                .unit = unit});
+    plan.units_[unit].parameters.push_back(place);
+    plan.by_name_.emplace(info.fqn, place);
+  }
+  return plan;
+}
+
 const ShardedParameter* ShardPlan::find(std::string_view fqn) const {
   const auto found = by_name_.find(fqn);
   return found == by_name_.end() ? nullptr : &parameters_[found->second];

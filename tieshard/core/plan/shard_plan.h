@@ -58,6 +58,10 @@ class ShardPlan {
                          std::int64_t ranks,
                          const ShardPlanOptions& options = {});
 
+  /// This plan and further parameters, which are tied to nothing, after the others: each in the first unit whose module
+  /// it lies in. @throws UsageError unknown-parameter for a name that the plan has already
+  ShardPlan extended(const ParameterTable& added, ShardDimPolicy policy = ShardDimPolicy::kLast) const;
+
   /// Canonical parameters in registration order; never an alias.
   const std::vector<ShardedParameter>& parameters() const noexcept {
     return parameters_;

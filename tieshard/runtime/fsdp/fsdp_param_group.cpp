@@ -53,6 +53,19 @@ FsdpParamGroup::FsdpParamGroup(std::string name,
       mp_policy_(options.mp_policy),
       activation_checkpointing_(options.activation_checkpointing),
       keeps_after_forward_(options.reshard_after_forward == ReshardAfterForward(false)) {
+  choose_dtypes();
+  divide_factor_ = options.gradient_divide_factor.value_or(static_cast<double>(mesh.size()));
+  if (neighbours) {
+    post_forward_shards_.emplace(*neighbours);
+  }
+}
+
+void FsdpParamGroup::add(FsdpParam parameter) {
+  parameters_.push_back(std::move(parameter));
+  choose_dtypes();
+}
+
+void FsdpParamGroup::choose_dtypes() {
   std::optional<at::ScalarType> stored;
   for (const FsdpParam& parameter : parameters_) { // gradients of several dtypes are reduced in one that holds them all
     if (parameter.parameter().is_floating_point()) {
@@ -60,12 +73,8 @@ FsdpParamGroup::FsdpParamGroup(std::string name,
       stored = stored ? c10::promoteTypes(*stored, dtype) : dtype;
     }
   }
-  compute_dtype_ = options.mp_policy.param_dtype.value_or(stored.value_or(at::ScalarType::Float));
-  reduce_dtype_ = options.mp_policy.reduce_dtype.value_or(compute_dtype_);
-  divide_factor_ = options.gradient_divide_factor.value_or(static_cast<double>(mesh.size()));
-  if (neighbours) {
-    post_forward_shards_.emplace(*neighbours);
-  }
+  compute_dtype_ = mp_policy_.param_dtype.value_or(stored.value_or(at::ScalarType::Float));
+  reduce_dtype_ = mp_policy_.reduce_dtype.value_or(compute_dtype_);
 }
 
 bool FsdpParamGroup::trainable() const {

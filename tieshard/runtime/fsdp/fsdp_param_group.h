@@ -34,6 +34,9 @@ class FsdpParamGroup {
                  const FullyShardOptions& options,
                  const std::optional<DeviceMesh>& neighbours = {});
 
+  /// Takes one more parameter. Pre: resharded.
+  void add(FsdpParam parameter);
+
   const std::string& name() const noexcept {
     return name_;
   }
@@ -107,6 +110,7 @@ class FsdpParamGroup {
   void abandon_backward();
 
  private:
+  void choose_dtypes();
   void start_gather();
   void release();
   void reduce();

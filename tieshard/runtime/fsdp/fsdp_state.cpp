@@ -12,6 +12,9 @@
 #include "tieshard/runtime/fsdp/activation_checkpoint.h"
 #include "tieshard/runtime/fsdp/post_backward_node.h"
 #include "tieshard/runtime/fsdp/run_checks.h"
+#include "tieshard/runtime/fsdp/sharded_mark.h"
+#include "tieshard/runtime/fsdp/unit_ownership.h"
+#include "tieshard/runtime/tensors/module_parameters.h"
 
 namespace tieshard {
 namespace {
@@ -41,6 +44,7 @@ FsdpState::FsdpState(torch::nn::Module& root,
       world_(mesh),
       mesh_(mesh.axis("dp_shard")),
       plan_(std::move(plan)),
+      units_(units),
       groups_(std::move(groups)),
       rounds_(root, units, groups_),
       options_(options),
@@ -277,6 +281,35 @@ void FsdpState::drop_unreduced_gradients() {
   for (const auto& group : groups_) {
     group->drop_kept_gradients();
   }
+}
+
+void FsdpState::manage_added(const ParameterTable& added) {
+  reshard();
+  ShardPlan extended = plan_.extended(added, options_.shard_dim);
+  const UnitOwnership ownership(root_, units_);
+  std::map<std::string, at::Tensor> tensors;
+  for (const NamedTensor& named : named_parameters(root_)) {
+    tensors.emplace(named.fqn, named.tensor);
+  }
+  for (const ParameterInfo& info : added) { // all are looked at before anything is changed
+    if (!tensors.contains(info.fqn) || !ownership.owner({info.fqn})) {
+      throw UsageError(
+          {.code = tensors.contains(info.fqn) ? Code::kWrongState : Code::kUnknownParameter,
+           .what = "a parameter cannot be taken into management",
+           .where = info.fqn,
+           .why = tensors.contains(info.fqn) ? "no unit holds it" : "the module has no parameter of this name",
+           .fix = "register it in a module inside one of fully_shard's units first"});
+    }
+  }
+  for (const ParameterInfo& info : added) {
+    const ShardedParameter& spec = *extended.find(info.fqn);
+    FsdpParamGroup& group = *groups_[*ownership.owner({info.fqn})];
+    const at::Tensor& tensor = tensors.at(info.fqn);
+    const at::ScalarType compute = group.mp_policy().param_dtype.value_or(tensor.scalar_type());
+    group.add(FsdpParam(extended, spec, tensor, mesh_.rank(), compute, options_.offload_policy));
+    mark_sharded(tensor);
+  }
+  plan_ = std::move(extended);
 }
 
 void FsdpState::reshard() {

@@ -56,6 +56,14 @@ class FsdpState : public UnitRunner, public std::enable_shared_from_this<FsdpSta
                                       const std::vector<at::Tensor>& inputs,
                                       const TensorsForward& forward) override;
 
+  /// Takes parameters into management that were registered in the module after fully_shard: whole and equal on every
+  /// rank, in a module inside some unit. They lie where the plan's extension puts them, and are sharded and reduced
+  /// with their unit from now on; an optimizer that is to step them is built afterwards. Every rank must call it.
+  /// @param added  names and whole shapes
+  /// @throws UsageError unknown-parameter (the module has no such name, or the plan has it), wrong-state (no unit holds
+  ///         it)
+  void manage_added(const ParameterTable& added);
+
   /// Makes every parameter this rank's shard again, whatever ran before. No communication. The optimizer guard calls
   /// it.
   void reshard();
@@ -141,6 +149,7 @@ class FsdpState : public UnitRunner, public std::enable_shared_from_this<FsdpSta
   DeviceMesh world_;
   DeviceMesh mesh_;
   ShardPlan plan_;
+  std::vector<UnitModule> units_; ///< of groups_, in the same order
   std::vector<std::unique_ptr<FsdpParamGroup>> groups_;
   UnitRounds rounds_;
   FullyShardOptions options_;

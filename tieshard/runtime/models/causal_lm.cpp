@@ -1,11 +1,11 @@
 #include "tieshard/runtime/models/causal_lm.h"
 
+#include <optional>
 #include <utility>
 
 #include <ATen/ATen.h>
 
 #include "tieshard/runtime/models/linear_cross_entropy.h"
-#include "tieshard/runtime/models/linear_kernel.h"
 
 namespace tieshard {
 
@@ -14,19 +14,22 @@ void CausalLm::set_unit_runner(std::shared_ptr<UnitRunner> runner) {
 }
 
 at::Tensor CausalLm::forward(const at::Tensor& ids) {
-  return runner_->run(
-      *this, ids, [this](const at::Tensor& tokens) { return apply_linear(hidden_states(tokens), head_weight()); });
+  return runner_->run(*this, ids, [this](const at::Tensor& tokens) { return head().forward(hidden_states(tokens)); });
 }
 
 at::Tensor CausalLm::loss(const at::Tensor& ids, const at::Tensor& labels, double scale) {
   return runner_->run(*this, ids, [&](const at::Tensor& tokens) {
     const at::Tensor x_BTH = hidden_states(tokens);
     const std::int64_t predicted = x_BTH.size(1) - 1; // the last position predicts nothing
-    return linear_cross_entropy_sum(x_BTH.narrow(1, 0, predicted).reshape({-1, x_BTH.size(2)}),
-                                    head_weight(),
-                                    labels.narrow(1, 1, predicted).reshape({-1}),
-                                    kIgnoredLabel,
-                                    scale);
+    const at::Tensor x_RH = x_BTH.narrow(1, 0, predicted).reshape({-1, x_BTH.size(2)});
+    const std::optional<LowRankUpdate>& update = head().update;
+    return linear_cross_entropy_sum(
+        x_RH,
+        head().weight,
+        labels.narrow(1, 1, predicted).reshape({-1}),
+        kIgnoredLabel,
+        scale,
+        update ? AddedLogits{update->narrow(x_RH, is_training()), update->up()} : AddedLogits{});
   });
 }
 

@@ -14,6 +14,7 @@
 #include <ATen/core/Tensor.h>
 #include <torch/nn/module.h>
 
+#include "tieshard/runtime/models/layers.h"
 #include "tieshard/runtime/models/unit_runner.h"
 
 namespace tieshard {
@@ -49,8 +50,8 @@ class CausalLm : public torch::nn::Module {
   /// ids int64 [B, T] -> what the head is applied to [B, T, H]. Runs inside the root unit.
   virtual at::Tensor hidden_states(const at::Tensor& ids) = 0;
 
-  /// The head [V, H]; the embedding where they are tied.
-  virtual const at::Tensor& head_weight() const = 0;
+  /// Its weight is [V, H]; the embedding where they are tied.
+  virtual const LinearImpl& head() const = 0;
 
  private:
   std::shared_ptr<UnitRunner> runner_ = std::make_shared<UnitRunner>();

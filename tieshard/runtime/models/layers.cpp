@@ -35,17 +35,20 @@ at::Tensor rope_frequencies(std::int64_t head_dim, const RopeConfig& rope) {
 
 } // namespace
 
-LinearImpl::LinearImpl(std::int64_t in, std::int64_t out, bool with_bias, const at::TensorOptions& options) {
+LinearImpl::LinearImpl(std::int64_t in, std::int64_t out, bool with_bias, const at::TensorOptions& options)
+    : in_(in), out_(out) {
   weight = register_parameter("weight", at::empty({out, in}, options));
   if (with_bias) {
     bias = register_parameter("bias", at::empty({out}, options));
   }
 }
 
-LinearImpl::LinearImpl(const at::Tensor& tied) : weight(register_parameter("weight", tied)) {}
+LinearImpl::LinearImpl(const at::Tensor& tied)
+    : weight(register_parameter("weight", tied)), in_(tied.size(1)), out_(tied.size(0)) {}
 
 at::Tensor LinearImpl::forward(const at::Tensor& x) const {
-  return apply_linear(x, weight, bias);
+  const at::Tensor y = apply_linear(x, weight, bias);
+  return update ? update->add_to(y, x, is_training()) : y;
 }
 
 EmbeddingImpl::EmbeddingImpl(std::int64_t count,
@@ -53,14 +56,18 @@ EmbeddingImpl::EmbeddingImpl(std::int64_t count,
                              std::optional<std::int64_t> padding_idx,
                              const at::TensorOptions& options,
                              bool shared)
-    : weight(register_parameter("weight", at::empty({count, size}, options))), padding_idx_(padding_idx.value_or(-1)) {
+    : weight(register_parameter("weight", at::empty({count, size}, options))),
+      count_(count),
+      size_(size),
+      padding_idx_(padding_idx.value_or(-1)) {
   if (shared) {
     shared_.emplace(weight);
   }
 }
 
 at::Tensor EmbeddingImpl::forward(const at::Tensor& ids) const {
-  return shared_ ? shared_->lookup(weight, ids, padding_idx_) : at::embedding(weight, ids, padding_idx_);
+  const at::Tensor y = shared_ ? shared_->lookup(weight, ids, padding_idx_) : at::embedding(weight, ids, padding_idx_);
+  return update ? update->add_to_rows(y, ids, padding_idx_) : y;
 }
 
 RmsNormImpl::RmsNormImpl(std::int64_t size, double eps, const at::TensorOptions& options)

@@ -18,11 +18,12 @@
 #include <torch/nn/module.h>
 
 #include "tieshard/core/checkpoint/hf_config.h"
+#include "tieshard/runtime/models/low_rank_update.h"
 #include "tieshard/runtime/models/shared_embedding.h"
 
 namespace tieshard {
 
-/// y = x W^T (+ b), W [out, in].
+/// y = x W^T (+ b), W [out, in]; plus `update` where there is one.
 class LinearImpl : public torch::nn::Module {
  public:
   LinearImpl(std::int64_t in, std::int64_t out, bool with_bias, const at::TensorOptions& options);
@@ -32,12 +33,26 @@ class LinearImpl : public torch::nn::Module {
 
   at::Tensor forward(const at::Tensor& x) const;
 
+  /// Of the whole weight, also while it is sharded.
+  std::int64_t in_features() const noexcept {
+    return in_;
+  }
+  std::int64_t out_features() const noexcept {
+    return out_;
+  }
+
   at::Tensor weight;
   at::Tensor bias; ///< undefined without one
+  std::optional<LowRankUpdate> update{};
+
+ private:
+  std::int64_t in_;
+  std::int64_t out_;
 };
 TORCH_MODULE(Linear);
 
-/// Rows of W [V, H] by token id. The row `padding_idx` gets no gradient from here.
+/// Rows of W [V, H] by token id; plus `update`, whose input is the token's one-hot row. The row `padding_idx` gets no
+/// gradient from here.
 class EmbeddingImpl : public torch::nn::Module {
  public:
   /// @param shared  the weight has another use, which makes a whole gradient: this one's rows are added into that
@@ -51,9 +66,20 @@ class EmbeddingImpl : public torch::nn::Module {
   /// ids int64 [B, T] -> [B, T, H]
   at::Tensor forward(const at::Tensor& ids) const;
 
+  /// V and H of the whole weight, also while it is sharded.
+  std::int64_t count() const noexcept {
+    return count_;
+  }
+  std::int64_t size() const noexcept {
+    return size_;
+  }
+
   at::Tensor weight;
+  std::optional<LowRankUpdate> update{};
 
  private:
+  std::int64_t count_;
+  std::int64_t size_;
   std::int64_t padding_idx_;
   std::optional<SharedEmbedding> shared_;
 };

@@ -21,17 +21,20 @@ namespace {
 /// so that the accumulation can take them instead of copying.
 class LinearCrossEntropyBackward : public torch::autograd::Node {
  public:
-  LinearCrossEntropyBackward(torch::autograd::edge_list&& edges, at::Tensor x_gradient, at::Tensor weight_gradient)
-      : Node(std::move(edges)), x_gradient_(std::move(x_gradient)), weight_gradient_(std::move(weight_gradient)) {}
+  /// @param kept  the gradients of the inputs, in the order of `edges`; undefined where none is wanted
+  LinearCrossEntropyBackward(torch::autograd::edge_list&& edges, std::vector<at::Tensor> kept)
+      : Node(std::move(edges)), kept_(std::move(kept)) {}
 
   torch::autograd::variable_list apply(torch::autograd::variable_list&& gradients) override {
     refuse_second_derivative("linear_cross_entropy_sum");
+    torch::autograd::variable_list given(kept_.size());
     if (!gradients.front().defined()) {
-      return {at::Tensor(), at::Tensor()};
+      return given;
     }
     const double factor = gradients.front().item<double>();
     const bool last = !torch::autograd::get_current_graph_task_keep_graph();
-    return {give(x_gradient_, factor, last), give(weight_gradient_, factor, last)};
+    std::ranges::transform(kept_, given.begin(), [&](at::Tensor& kept) { return give(kept, factor, last); });
+    return given;
   }
 
   std::string name() const override {
@@ -39,8 +42,9 @@ class LinearCrossEntropyBackward : public torch::autograd::Node {
   }
 
   void release_variables() override {
-    x_gradient_.reset();
-    weight_gradient_.reset();
+    for (at::Tensor& kept : kept_) {
+      kept.reset();
+    }
   }
 
  private:
@@ -52,8 +56,7 @@ class LinearCrossEntropyBackward : public torch::autograd::Node {
     return factor == 1.0 ? given : given.mul_(factor);
   }
 
-  at::Tensor x_gradient_;
-  at::Tensor weight_gradient_;
+  std::vector<at::Tensor> kept_;
 };
 
 /// The sum over pieces of slope^T x [V, H], by slices of the vocabulary: a slice stays in the cache while it is made,
@@ -132,8 +135,15 @@ struct Work {
   at::Tensor weight_VH;
   at::Tensor targets_R;
   double scale = 1.0;
+  AddedLogits added{};
   at::Tensor x_gradient{};                   ///< [R, H], undefined when not wanted
   WeightGradient* weight_gradient = nullptr; ///< null when not wanted
+  AddedLogits added_gradient{};              ///< each undefined when not wanted
+
+  bool wants_gradient() const {
+    return x_gradient.defined() || weight_gradient != nullptr || added_gradient.u_RK.defined() ||
+           added_gradient.weight_VK.defined();
+  }
 };
 
 std::int64_t rows_in_piece(std::int64_t rows, std::int64_t vocab) {
@@ -147,7 +157,16 @@ void add_gradients(Work& work, at::Tensor log_probabilities, std::int64_t begin,
   const at::Tensor targets = work.targets_R.narrow(0, begin, rows).unsqueeze(1);
   at::Tensor slope = log_probabilities.exp_();
   slope.scatter_add_(1, targets, at::full({rows, 1}, -1.0, slope.options()));
-  slope = slope.mul_(work.scale).to(work.x_RH.scalar_type());
+  slope = slope.mul_(work.scale);
+  if (work.added_gradient.u_RK.defined()) {
+    const at::Tensor here = slope.to(work.added.u_RK.scalar_type());
+    work.added_gradient.u_RK.narrow(0, begin, rows).copy_(matmul_transposed(here, work.added.weight_VK.t()));
+  }
+  if (work.added_gradient.weight_VK.defined()) {
+    const at::Tensor here = slope.to(work.added.u_RK.scalar_type());
+    work.added_gradient.weight_VK.add_(matmul_transposed(here.t(), work.added.u_RK.narrow(0, begin, rows).t()));
+  }
+  slope = slope.to(work.x_RH.scalar_type());
   if (work.x_gradient.defined()) {
     work.x_gradient.narrow(0, begin, rows).copy_(matmul_transposed(slope, work.weight_VH.t()));
   }
@@ -160,15 +179,17 @@ void add_gradients(Work& work, at::Tensor log_probabilities, std::int64_t begin,
 double run(Work& work) {
   const std::int64_t rows = work.x_RH.size(0);
   const std::int64_t piece = rows_in_piece(rows, work.weight_VH.size(0));
-  const bool wants_gradient = work.x_gradient.defined() || work.weight_gradient != nullptr;
   double sum = 0;
   for (std::int64_t begin = 0; begin < rows; begin += piece) {
     const std::int64_t count = std::min(piece, rows - begin);
-    at::Tensor log_probabilities =
-        at::log_softmax(matmul_transposed(work.x_RH.narrow(0, begin, count), work.weight_VH), 1, at::kFloat);
+    at::Tensor logits = matmul_transposed(work.x_RH.narrow(0, begin, count), work.weight_VH);
+    if (work.added.u_RK.defined()) {
+      logits = logits + matmul_transposed(work.added.u_RK.narrow(0, begin, count), work.added.weight_VK);
+    }
+    at::Tensor log_probabilities = at::log_softmax(std::exchange(logits, at::Tensor()), 1, at::kFloat);
     const at::Tensor targets = work.targets_R.narrow(0, begin, count).unsqueeze(1);
     sum -= log_probabilities.gather(1, targets).sum(at::kDouble).item<double>();
-    if (wants_gradient) {
+    if (work.wants_gradient()) {
       add_gradients(work, std::move(log_probabilities), begin, count);
     }
   }
@@ -176,12 +197,21 @@ double run(Work& work) {
 }
 
 bool wants_gradient(const at::Tensor& tensor) {
-  return at::GradMode::is_enabled() && tensor.requires_grad();
+  return at::GradMode::is_enabled() && tensor.defined() && tensor.requires_grad();
 }
 
 /// [R, H] of all rows, from those of the rows with a target.
 at::Tensor spread(const at::Tensor& part, const at::Tensor& chosen, std::int64_t rows) {
-  return part.size(0) == rows ? part : at::zeros({rows, part.size(1)}, part.options()).index_copy_(0, chosen, part);
+  if (!part.defined() || part.size(0) == rows) {
+    return part;
+  }
+  return at::zeros({rows, part.size(1)}, part.options()).index_copy_(0, chosen, part);
+}
+
+/// The rows of `tensor` that have a target; undefined stays so.
+at::Tensor rows_of(const at::Tensor& tensor, const at::Tensor& chosen) {
+  const bool all = !tensor.defined() || chosen.size(0) == tensor.size(0);
+  return all ? (tensor.defined() ? tensor.detach() : tensor) : tensor.detach().index_select(0, chosen);
 }
 
 } // namespace
@@ -190,38 +220,49 @@ at::Tensor linear_cross_entropy_sum(const at::Tensor& x_RH,
                                     const at::Tensor& weight_VH,
                                     const at::Tensor& targets_R,
                                     std::int64_t ignored,
-                                    double scale) {
-  const bool x_wants = wants_gradient(x_RH);
-  const bool weight_wants = wants_gradient(weight_VH);
-  const auto edges = torch::autograd::collect_next_edges(x_RH, weight_VH);
+                                    double scale,
+                                    const AddedLogits& added) {
+  const auto edges = torch::autograd::collect_next_edges(x_RH, weight_VH, added.u_RK, added.weight_VK);
   at::Tensor loss;
-  at::Tensor x_gradient;
-  at::Tensor weight_gradient;
+  std::vector<at::Tensor> gradients;
+  bool wants_any = false;
   {
+    const bool x_wants = wants_gradient(x_RH);
+    const bool weight_wants = wants_gradient(weight_VH);
+    const bool u_wants = wants_gradient(added.u_RK);
+    const bool added_weight_wants = wants_gradient(added.weight_VK);
     const at::NoGradGuard no_grad;
     const std::int64_t rows = x_RH.size(0);
     const at::Tensor chosen = (targets_R != ignored).nonzero().squeeze(1);
-    const bool all = chosen.size(0) == rows;
-    Work work{.x_RH = all ? x_RH.detach() : x_RH.index_select(0, chosen),
-              .weight_VH = weight_VH.detach(),
-              .targets_R = all ? targets_R : targets_R.index_select(0, chosen),
-              .scale = scale};
-    std::optional<WeightGradient> gradient;
+    Work work{
+        .x_RH = rows_of(x_RH, chosen),
+        .weight_VH = weight_VH.detach(),
+        .targets_R = rows_of(targets_R, chosen),
+        .scale = scale,
+        .added = {rows_of(added.u_RK, chosen), added.weight_VK.defined() ? added.weight_VK.detach() : added.weight_VK}};
+    std::optional<WeightGradient> weight_gradient;
     if (weight_wants) {
-      work.weight_gradient = &gradient.emplace(weight_VH.detach(), work.x_RH.size(0));
+      work.weight_gradient = &weight_gradient.emplace(weight_VH.detach(), work.x_RH.size(0));
     }
     if (x_wants) {
       work.x_gradient = at::empty_like(work.x_RH);
     }
+    if (u_wants) {
+      work.added_gradient.u_RK = at::empty_like(work.added.u_RK);
+    }
+    if (added_weight_wants) {
+      work.added_gradient.weight_VK = at::zeros(work.added.weight_VK.sizes(), work.added.u_RK.options());
+    }
+    wants_any = work.wants_gradient();
     loss = at::full({}, run(work), x_RH.options().dtype(at::kFloat));
-    x_gradient = x_wants ? spread(work.x_gradient, chosen, rows) : at::Tensor();
-    weight_gradient = gradient ? gradient->take(work.x_RH) : at::Tensor();
+    gradients = {spread(work.x_gradient, chosen, rows),
+                 weight_gradient ? weight_gradient->take(work.x_RH) : at::Tensor(),
+                 spread(work.added_gradient.u_RK, chosen, rows),
+                 work.added_gradient.weight_VK};
   }
-  if (x_wants || weight_wants) {
+  if (wants_any) {
     torch::autograd::set_history(
-        loss,
-        c10::make_intrusive<LinearCrossEntropyBackward>(
-            torch::autograd::edge_list(edges), std::move(x_gradient), std::move(weight_gradient)));
+        loss, c10::make_intrusive<LinearCrossEntropyBackward>(torch::autograd::edge_list(edges), std::move(gradients)));
   }
   return loss;
 }

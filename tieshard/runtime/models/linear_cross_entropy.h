@@ -7,7 +7,7 @@
 // the
 //         loss is linear in what comes back); torch's cross_entropy for the numbers.
 //
-// Shape suffixes: R rows (tokens), H hidden, V vocab.
+// Shape suffixes: R rows (tokens), H hidden, V vocab, K a narrow width.
 
 #pragma once
 
@@ -17,10 +17,17 @@
 
 namespace tieshard {
 
+/// A second, narrow product that is added to the logits: u [R, K] times weight [V, K]^T, in the dtype of `u`.
+/// Undefined: none.
+struct AddedLogits {
+  at::Tensor u_RK{};
+  at::Tensor weight_VK{};
+};
+
 /// scale * sum over rows of cross_entropy(x W^T, target), in nats, float32, 0-dim. Logits are computed in x's dtype,
 /// the softmax in float32, in pieces of at most kLogitsBytes. Rows whose target is `ignored` cost nothing and get a
 /// zero gradient. Where a gradient is wanted, those of x and W are made here and kept until backward: [R, H] and [V,
-/// H].
+/// H]; the same holds of `added`.
 ///
 /// @param x_RH       floating point, the dtype of weight_VH
 /// @param targets_R  int64; 0 .. V-1 or `ignored`
@@ -29,7 +36,8 @@ at::Tensor linear_cross_entropy_sum(const at::Tensor& x_RH,
                                     const at::Tensor& weight_VH,
                                     const at::Tensor& targets_R,
                                     std::int64_t ignored,
-                                    double scale = 1.0);
+                                    double scale = 1.0,
+                                    const AddedLogits& added = {});
 
 /// Of the float32 logits that exist at once, unless one row takes more.
 inline constexpr std::int64_t kLogitsBytes = std::int64_t{32} << 20;

@@ -93,8 +93,8 @@ at::Tensor LlamaForCausalLm::hidden_states(const at::Tensor& ids_BT) {
   return model_->forward(ids_BT, *unit_runner());
 }
 
-const at::Tensor& LlamaForCausalLm::head_weight() const {
-  return lm_head_->weight;
+const LinearImpl& LlamaForCausalLm::head() const {
+  return *lm_head_;
 }
 
 std::vector<UnitModule> LlamaForCausalLm::units() {

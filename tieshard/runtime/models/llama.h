@@ -83,7 +83,7 @@ class LlamaForCausalLm : public CausalLm {
 
  protected:
   at::Tensor hidden_states(const at::Tensor& ids_BT) override;
-  const at::Tensor& head_weight() const override;
+  const LinearImpl& head() const override;
 
  private:
   LlamaModel model_{nullptr};

@@ -10,6 +10,7 @@
 
 #include "tieshard/core/base/error.h"
 #include "tieshard/core/base/file.h"
+#include "tieshard/core/base/staged_directory.h"
 #include "tieshard/core/io/mapped_guard.h"
 #include "tieshard/core/io/reader.h"
 #include "tieshard/core/io/slice_writer.h"
@@ -43,29 +44,9 @@ void require_all_managed(const FsdpState& state) {
   }
 }
 
-fs::path staging_of(const fs::path& directory) {
-  return directory.parent_path() / ("." + directory.filename().string() + ".staging");
-}
-
 /// Rank 0: an empty staging directory with every file at its full size.
-void stage(const fs::path& directory, const fs::path& staging, const std::vector<ExportFile>& files) {
-  std::error_code error;
-  if (fs::exists(directory, error)) {
-    throw InputError({.code = Code::kOutputExists,
-                      .what = "the output directory holds something already",
-                      .where = directory.string(),
-                      .why = "expected no such name yet",
-                      .fix = "choose another directory or remove this one; an export never mixes with an older one"});
-  }
-  fs::remove_all(staging, error);
-  fs::create_directories(staging, error);
-  if (error) {
-    throw PeerError({.code = Code::kIoFailed,
-                     .what = "the staging directory could not be made",
-                     .where = staging.string(),
-                     .why = error.message(),
-                     .fix = "check permissions and free space there"});
-  }
+void stage(const fs::path& directory, const std::vector<ExportFile>& files) {
+  const fs::path staging = stage_directory(directory);
   for (const ExportFile& file : files) {
     const File created = File::create(staging / file.name, file.layout.file_bytes);
     created.write_at(0, std::as_bytes(std::span(file.layout.prefix)));
@@ -141,19 +122,6 @@ bool is_companion(const fs::path& path) {
   return extension == ".json" || extension == ".txt" || extension == ".model" || extension == ".jinja";
 }
 
-void copy_durably(const fs::path& from, const fs::path& to) {
-  std::error_code error;
-  fs::copy_file(from, to, error);
-  if (error) {
-    throw PeerError({.code = Code::kIoFailed,
-                     .what = "a file beside the weights could not be copied",
-                     .where = concat(from.string(), " -> ", to.string()),
-                     .why = error.message(),
-                     .fix = "check permissions and free space; nothing was published"});
-  }
-  File::open_for_writing(to).sync();
-}
-
 void copy_companions(const Checkpoint& source,
                      const ShardPlan& plan,
                      const fs::path& staging,
@@ -167,20 +135,6 @@ void copy_companions(const Checkpoint& source,
       copy_durably(entry.path(), staging / entry.path().filename());
     }
   }
-}
-
-void publish(const fs::path& staging, const fs::path& directory) {
-  sync_directory(staging);
-  std::error_code error;
-  fs::rename(staging, directory, error);
-  if (error) {
-    throw PeerError({.code = Code::kIoFailed,
-                     .what = "the finished export could not be renamed",
-                     .where = concat(staging.string(), " -> ", directory.string()),
-                     .why = error.message(),
-                     .fix = "rename it by hand: it is complete"});
-  }
-  sync_directory(directory.parent_path().empty() ? fs::path(".") : directory.parent_path());
 }
 
 } // namespace
@@ -201,7 +155,7 @@ ExportReport export_hf(const FsdpState& state,
     require_all_managed(state);
     files = layout_export(state.plan(), source, options.max_shard_bytes);
     if (mesh.rank() == 0) {
-      stage(directory, staging, files);
+      stage(directory, files);
       copy_companions(source, state.plan(), staging, files);
     }
   });
@@ -218,7 +172,7 @@ ExportReport export_hf(const FsdpState& state,
   });
   agree(mesh, "export: publish", [&] {
     if (mesh.rank() == 0) {
-      publish(staging, directory);
+      publish_directory(directory);
     }
   });
   for (const ExportFile& file : files) {

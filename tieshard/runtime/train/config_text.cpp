@@ -34,6 +34,10 @@ std::string text_of(double number) {
   return text.data();
 }
 
+std::string text_of(const std::optional<double>& number) {
+  return number ? text_of(*number) : "the optimizer's own";
+}
+
 std::string text_of(bool flag) {
   return flag ? "true" : "false";
 }
@@ -59,6 +63,36 @@ std::string text_of(OnTieConflict rule) {
 
 std::string text_of(TokenDtype dtype) {
   return dtype == TokenDtype::kUint16 ? "uint16" : dtype == TokenDtype::kUint32 ? "uint32" : "auto";
+}
+
+std::string text_of(OptimizerKind kind) {
+  return kind == OptimizerKind::kLion ? "lion" : kind == OptimizerKind::kSgd ? "sgd" : "adamw";
+}
+
+std::string text_of(Bf16Update update) {
+  return update == Bf16Update::kMasterWeights        ? "master"
+         : update == Bf16Update::kStochasticRounding ? "stochastic"
+                                                     : "nearest";
+}
+
+std::string text_of(const LrScheduleOptions& schedule, bool by_tokens) {
+  return concat(lr_schedule_names().at(static_cast<std::size_t>(schedule.kind)),
+                ", warm-up ",
+                schedule.warmup,
+                ", decay ",
+                schedule.decay ? std::to_string(*schedule.decay) : "the rest",
+                " ",
+                decay_shape_names().at(static_cast<std::size_t>(schedule.wsd_shape)),
+                ", at least ",
+                text_of(schedule.min_ratio),
+                by_tokens ? ", in tokens" : ", in steps");
+}
+
+/// Of a directory its configuration is compared as a file.
+std::string text_of(const AdapterOptions& adapter) {
+  const std::string tied = adapter.tied ? std::to_string(static_cast<int>(*adapter.tied)) : "as configured";
+  return adapter.directory.empty() ? concat(adapter.config.to_json(), ", seed ", adapter.config.seed, ", tied ", tied)
+                                   : concat("of a directory, tied ", tied);
 }
 
 /// "a=b c=d", or "none".
@@ -104,10 +138,18 @@ std::vector<NamedText> describe(const TrainConfig& config) {
       {"--seq", std::to_string(config.sequence)},
       {"--lr", text_of(config.lr)},
       {"--weight-decay", text_of(config.weight_decay)},
-      {"beta1", text_of(config.beta1)},
-      {"beta2", text_of(config.beta2)},
-      {"eps", text_of(config.eps)},
+      {"--optimizer", text_of(config.optimizer)},
+      {"--beta1", text_of(config.beta1)},
+      {"--beta2", text_of(config.beta2)},
+      {"--eps", text_of(config.eps)},
+      {"--momentum", text_of(config.momentum)},
+      {"--nesterov", text_of(config.nesterov)},
+      {"--bf16-update", text_of(config.bf16_update)},
+      {"--param-groups", list_of(config.param_groups, [](const ParamGroupRule& rule) { return rule.text; })},
+      {"the schedule", text_of(config.schedule, config.schedule_by_tokens)},
       {"--clip", text_of(config.clip)},
+      {"--on-nonfinite-gradient", config.on_nonfinite_gradient == OnNonFiniteGradient::kSkip ? "skip" : "stop"},
+      {"the adapter", config.adapter ? text_of(*config.adapter) : "none"},
       {"--param-dtype", c10::toString(config.param_dtype)},
       {"--compute-dtype", c10::toString(config.compute_dtype)},
       {"--shard-dim", config.shard_dim == ShardDimPolicy::kFirst ? "first" : "last"},
@@ -134,7 +176,11 @@ std::vector<NamedText> describe(const TrainConfig& config) {
 std::vector<NamedText> describe_inputs(const TrainConfig& config) {
   constexpr std::uint64_t kWhole = 16 << 20; // more than any config.json
   return {{"config.json of --model", describe_file(config.model / "config.json", kWhole)},
-          {"the file of --data", describe_file(config.data, kLookedAt)}};
+          {"the file of --data", describe_file(config.data, kLookedAt)},
+          {"adapter_config.json of --adapter",
+           config.adapter && !config.adapter->directory.empty()
+               ? describe_file(config.adapter->directory / "adapter_config.json", kWhole)
+               : "none"}};
 }
 
 void require_same_config_on_ranks(const TrainConfig& config, const DeviceMesh& mesh) {

@@ -10,9 +10,11 @@
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "tieshard/core/adapters/lora_plan.h"
 #include "tieshard/core/checkpoint/checkpoint.h"
 #include "tieshard/core/plan/shard_plan.h"
 #include "tieshard/core/ties/resolved_model.h"
@@ -23,6 +25,14 @@
 
 namespace tieshard {
 
+/// A LoRA adapter on the model: a new one by `config`, or that of a PEFT directory.
+struct AdapterOptions {
+  LoraConfig config{};                          ///< where `directory` is empty
+  std::filesystem::path directory{};            ///< adapter_config.json and adapter_model.safetensors
+  std::optional<TiedTarget> tied{};             ///< where a target is tied, whatever the configuration says
+  at::ScalarType dtype = at::ScalarType::Float; ///< of A, B, their gradients and moments
+};
+
 struct ParallelizeOptions {
   ResolveOptions resolve{};                           ///< ties and names that the caller wants
   at::ScalarType param_dtype = at::ScalarType::Float; ///< of the shards, the gradients and the optimizer's state
@@ -30,6 +40,7 @@ struct ParallelizeOptions {
   std::map<std::string, int> shard_dims{}; ///< overrides, by name
   FullyShardOptions fsdp{};
   LoadOptions load{};
+  std::optional<AdapterOptions> adapter{}; ///< without: the model alone, all of it trained
 };
 
 /// A loaded, sharded model and what it was made from.
@@ -40,13 +51,13 @@ struct ParallelModel {
   std::shared_ptr<CausalLm> model;
   std::shared_ptr<FsdpState> state;
   LoadLedger ledger;
+  std::optional<LoraPlan> lora;     ///< of the adapter, where there is one
   std::vector<Diagnostic> findings; ///< of checkpoint, names, ties and load: warnings and notes
 };
 
 /// Every rank of `mesh` must call it with the same arguments.
-/// @throws whatever resolve_model, make_model, ShardPlan::build, load_shards and fully_shard throw;
-/// on
-///         ranks where nothing failed PeerError peer-failed
+/// @throws whatever resolve_model, make_model, plan_lora, AdapterFile, ShardPlan::build, load_shards and fully_shard
+///         throw; on ranks where nothing failed PeerError peer-failed
 ParallelModel parallelize(const std::filesystem::path& directory,
                           const DeviceMesh& mesh,
                           const ParallelizeOptions& options);

@@ -23,6 +23,7 @@
 #include "tieshard/runtime/fsdp/policy.h"
 #include "tieshard/runtime/load/shard_loader.h"
 #include "tieshard/runtime/optim/bf16_options.h"
+#include "tieshard/runtime/train/parallelize.h"
 #include "tieshard/runtime/train/token_data.h"
 
 namespace tieshard {
@@ -36,7 +37,7 @@ enum class OnNonFiniteGradient { kStop, kSkip };
 struct TrainConfig {
   std::filesystem::path model; ///< Hugging Face checkpoint directory
   std::filesystem::path data;  ///< token file
-  std::filesystem::path out;   ///< gets metrics.jsonl, summary.json and export/
+  std::filesystem::path out;   ///< gets metrics.jsonl, summary.json and export/, of an adapter adapter/ in its place
   ResolveOptions resolve{};    ///< ties and names beside what config and files say
   std::int64_t steps = 100;
   std::int64_t batch = 1;      ///< sequences that each rank computes at once
@@ -64,8 +65,9 @@ struct TrainConfig {
   ReshardAfterForward reshard_after_forward = true;
   std::int64_t forward_prefetch = 0; ///< layers that are gathered ahead; of the backward the same
   std::int64_t backward_prefetch = 0;
-  bool activation_checkpointing = false; ///< keep a layer's input only, and compute the layer again in the backward
-  bool export_model = true;              ///< write export/ at the end
+  bool activation_checkpointing = false;   ///< keep a layer's input only, and compute the layer again in the backward
+  std::optional<AdapterOptions> adapter{}; ///< train this alone; the base stays as it is
+  bool export_model = true;                ///< write export/ at the end, or adapter/
   bool shuffle = true;
   std::uint64_t seed = 0;
   LoadOptions load{}; ///< threads and progress are set by the run

@@ -33,7 +33,7 @@ double seconds_since(Clock::time_point start) {
 /// Rank 0 makes OUT; one that holds a run already is refused.
 void make_output(const TrainConfig& config) {
   std::error_code error;
-  for (const char* name : {"metrics.jsonl", "summary.json", "export"}) {
+  for (const char* name : {"metrics.jsonl", "summary.json", "export", "adapter"}) {
     if (std::filesystem::exists(config.out / name, error)) {
       throw InputError({.code = Code::kOutputExists,
                         .what = "the output directory holds a run already",
@@ -59,7 +59,8 @@ ParallelizeOptions parallelize_options(const TrainConfig& config,
   ParallelizeOptions options{.resolve = config.resolve,
                              .param_dtype = config.param_dtype,
                              .shard_dim = config.shard_dim,
-                             .shard_dims = config.shard_dims};
+                             .shard_dims = config.shard_dims,
+                             .adapter = config.adapter};
   options.fsdp.reshard_after_forward = config.reshard_after_forward;
   options.fsdp.forward_prefetch = config.forward_prefetch;
   options.fsdp.backward_prefetch = config.backward_prefetch;
@@ -67,7 +68,7 @@ ParallelizeOptions parallelize_options(const TrainConfig& config,
   options.fsdp.gradient_divide_factor = 1.0; // the loss is divided by the global number of targets
   if (config.compute_dtype != config.param_dtype) {
     options.fsdp.mp_policy.param_dtype = config.compute_dtype;
-    options.fsdp.mp_policy.reduce_dtype = config.param_dtype;
+    options.fsdp.mp_policy.reduce_dtype = config.adapter ? config.adapter->dtype : config.param_dtype;
   }
   options.load = config.load;
   options.load.threads = config.threads;
@@ -178,6 +179,9 @@ void run_steps(const TrainConfig& config,
   const GroupRates rates(optimizer.raw());
   const LrSchedule schedule = lr_schedule_of(config, mesh.size());
   parallel.model->train();
+  if (parallel.lora && parallel.lora->config.dropout > 0) {
+    at::manual_seed(config.seed + static_cast<std::uint64_t>(mesh.rank())); // of each rank's own masks
+  }
   const std::int64_t sequences = config.batch * config.gradient_accumulation_steps; // of this rank in a step
   const std::int64_t tokens = config.tokens_of_step(mesh.size());
   for (std::int64_t step = 0; step < config.steps; ++step) {
@@ -266,7 +270,10 @@ RunSummary train(const TrainConfig& config, const DeviceMesh& mesh, const TrainO
   }
   run_steps(config, mesh, parallel, *data, observer, summary);
   std::optional<ExportReport> report;
-  if (config.export_model) {
+  std::optional<AdapterReport> adapter;
+  if (config.export_model && parallel.lora) {
+    adapter = save_adapter(*parallel.state, *parallel.lora, config.out / "adapter");
+  } else if (config.export_model) {
     report = export_hf(*parallel.state, parallel.checkpoint, config.out / "export");
   }
   memory.end = peak_resident_bytes();
@@ -278,6 +285,9 @@ RunSummary train(const TrainConfig& config, const DeviceMesh& mesh, const TrainO
   });
   if (mesh.rank() == 0 && observer.on_export && report) {
     observer.on_export(*report);
+  }
+  if (mesh.rank() == 0 && observer.on_adapter && adapter) {
+    observer.on_adapter(*adapter);
   }
   return summary;
 }

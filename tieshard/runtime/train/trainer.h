@@ -8,6 +8,7 @@
 
 #include <functional>
 
+#include "tieshard/runtime/adapters/adapter_weights.h"
 #include "tieshard/runtime/mesh/device_mesh.h"
 #include "tieshard/runtime/models/causal_lm.h"
 #include "tieshard/runtime/state/hf_export.h"
@@ -25,6 +26,7 @@ struct TrainObserver {
   std::function<void(const StepMetrics&)> on_step{};
   std::function<void(std::int64_t step, const Diagnostic&)> on_skipped_step{}; ///< before its on_step
   std::function<void(const ExportReport&)> on_export{};
+  std::function<void(const AdapterReport&)> on_adapter{};
 };
 
 /// Backward of this rank's part of one global batch: the mean cross entropy over the targets of all ranks together, so
@@ -45,7 +47,7 @@ double backward_global_mean(CausalLm& model,
 
 /// Runs `config` on the ranks of `mesh`; every rank must call it.
 /// @throws InputError bad-environment (ranks with different configurations), output-exists and bad-flag (before anything
-///         is loaded), and what parallelize, TokenData, build_optimizer, clip_grad_norm and export_hf throw
+///         is loaded), and what parallelize, TokenData, build_optimizer, clip_grad_norm, export_hf and save_adapter throw
 RunSummary train(const TrainConfig& config, const DeviceMesh& mesh, const TrainObserver& observer = {});
 
 } // namespace tieshard

@@ -1,0 +1,31 @@
+#include "tieshard/cli/merge_adapter.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/cli/session.h"
+#include "tests/support/adapter_fixture.h"
+
+namespace tieshard::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST(MergeAdapterVerb, SaysWhatItWrote) {
+  CheckpointFixture base(tied_config());
+  base.write(tiny_llama_tensors());
+  CheckpointFixture adapter;
+  write_adapter(adapter, adapter_config(R"(["q_proj"])"), lora_pair("model.layers.0.self_attn.q_proj", 4, 4));
+  const std::string out = (base.path() / "merged").string();
+  const Answer shown = run({"merge-adapter", base.path().string(), adapter.path().string(), out});
+  EXPECT_EQ(shown.status, 0) << shown.err;
+  EXPECT_THAT(shown.out, HasSubstr("11 tensors: 1 with the adapter, 0 replaced"));
+  const Answer again = run({"merge-adapter", base.path().string(), adapter.path().string(), out});
+  EXPECT_EQ(again.status, 2);
+  EXPECT_THAT(again.err, HasSubstr("[output-exists]"));
+  const Answer json = run({"merge-adapter", base.path().string(), adapter.path().string(), out + "2", "--json"});
+  EXPECT_EQ(json.json()["merged"], 1);
+}
+
+} // namespace
+} // namespace tieshard::testing

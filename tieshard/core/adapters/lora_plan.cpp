@@ -1,0 +1,329 @@
+#include "tieshard/core/adapters/lora_plan.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <map>
+#include <optional>
+#include <set>
+
+#include "tieshard/core/base/error.h"
+
+namespace tieshard {
+namespace {
+
+constexpr std::string_view kWeight = ".weight";
+
+std::string last_part(const std::string& name) {
+  const std::size_t dot = name.rfind('.');
+  return dot == std::string::npos ? name : name.substr(dot + 1);
+}
+
+bool is_embedding_name(const std::string& module) {
+  constexpr std::array kNames{"embed_tokens",
+                              "wte",
+                              "wpe",
+                              "shared",
+                              "word_embeddings",
+                              "position_embeddings",
+                              "token_type_embeddings",
+                              "relative_attention_bias",
+                              "embed_positions",
+                              "embed"};
+  return std::ranges::find(kNames, last_part(module)) != kNames.end();
+}
+
+bool is_head_name(const std::string& module) {
+  return last_part(module) == "lm_head" || last_part(module) == "embed_out";
+}
+
+/// The parts of `names` as one line; the first few of many.
+std::string some_of(const std::set<std::string>& names) {
+  constexpr std::size_t kMost = 12;
+  std::string text;
+  std::size_t shown = 0;
+  for (const std::string& name : names) {
+    if (++shown > kMost) {
+      return concat(text, ", ... (", names.size(), ")");
+    }
+    text += concat(text.empty() ? "" : ", ", name);
+  }
+  return text;
+}
+
+[[noreturn]] void refuse_unknown(const std::string& pattern,
+                                 const std::string& field,
+                                 const std::set<std::string>& there) {
+  throw InputError({.code = Code::kUnknownTarget,
+                    .what = "an adapter is asked for modules that the model does not have",
+                    .where = concat(field, ", ", pattern),
+                    .why = concat("no name of a module ends so; there are ", some_of(there)),
+                    .fix = "name modules by the end of their dotted names, by a regular expression for whole names, or "
+                           "all-linear; an adapter that was made for another model does not fit this one"});
+}
+
+/// The value of the one pattern that matches the end of `module`, else `fallback`.
+template <typename Value>
+Value by_pattern(const std::map<std::string, Value>& patterns,
+                 const std::string& module,
+                 const std::string& field,
+                 Value fallback) {
+  std::optional<Value> found;
+  for (const auto& [pattern, value] : patterns) {
+    if (!matches_whole(concat("(.*\\.)?(", pattern, ")"), module)) {
+      continue;
+    }
+    if (found && *found != value) { // PEFT takes the first in the file's order, which JSON does not promise
+      throw InputError({.code = Code::kAdapterConfig,
+                        .what = "a field of an adapter's configuration cannot be honoured",
+                        .where = field,
+                        .why = concat("several patterns match ", module, " and say different numbers"),
+                        .fix = "write patterns of which one matches each module"});
+    }
+    found = value;
+  }
+  return found.value_or(fallback);
+}
+
+bool is_in_layers(const LoraConfig& config, const std::string& module) {
+  if (config.layers_to_transform.empty()) {
+    return true;
+  }
+  const auto listed = [&](long index) {
+    return std::ranges::find(config.layers_to_transform, index) != config.layers_to_transform.end();
+  };
+  if (config.layers_pattern.empty()) {
+    return listed(layer_index(module, ""));
+  }
+  return std::ranges::any_of(config.layers_pattern,
+                             [&](const std::string& container) { return listed(layer_index(module, container)); });
+}
+
+/// PEFT adapts nothing inside a module that is trained whole.
+bool is_inside_saved(const LoraConfig& config, const std::string& module) {
+  return std::ranges::any_of(config.modules_to_save, [&module](const std::string& saved) {
+    return concat(".", module, ".").find(concat(".", saved, ".")) != std::string::npos;
+  });
+}
+
+bool is_target(const LoraConfig& config, const AdaptableModule& module) {
+  if (is_inside_saved(config, module.name) || matches(config.excluded, module.name)) {
+    return false;
+  }
+  if (config.targets.all_linear) {
+    return !module.embedding && !module.output_head;
+  }
+  return matches(config.targets, module.name) && is_in_layers(config, module.name);
+}
+
+void require_targets(const LoraConfig& config,
+                     const std::vector<AdaptableModule>& modules,
+                     const std::vector<const AdaptableModule*>& chosen) {
+  std::set<std::string> there;
+  for (const AdaptableModule& module : modules) {
+    there.insert(last_part(module.name));
+  }
+  for (const std::string& name : config.every_name_matches ? config.targets.names : std::vector<std::string>()) {
+    if (std::ranges::none_of(modules, [&](const auto& module) { return ends_with_name(module.name, name); })) {
+      refuse_unknown(name, "target_modules", there);
+    }
+  }
+  if (chosen.empty()) {
+    std::string pattern = config.targets.all_linear ? "all-linear" : config.targets.regex;
+    for (const std::string& name : config.targets.names) {
+      pattern += concat(pattern.empty() ? "" : ", ", name);
+    }
+    refuse_unknown(pattern, "target_modules", there);
+  }
+}
+
+constexpr const char* kFixTarget =
+    "say --lora-tied both for one adapter on all uses of the weight, or --lora-tied named for this use alone (as PEFT "
+    "does "
+    "without ensure_weight_tying; that cannot be merged); or leave the module out";
+constexpr const char* kFixSaved =
+    "say --lora-tied both to train the one weight for all its uses and save it under all its names; or untie the base "
+    "first, with a copy of the weight under each name";
+
+[[noreturn]] void refuse_tied(const std::string& module,
+                              const std::string& weight,
+                              const TieRegistry& ties,
+                              const char* fix) {
+  std::string names = weight;
+  for (const std::string& alias : ties.aliases(weight)) {
+    names += concat(" and ", alias);
+  }
+  throw InputError({.code = Code::kTiedTarget,
+                    .what = "an adapter is asked for a weight that has several names",
+                    .where = module,
+                    .why = concat(names, " are one weight: an adapter for one of its uses would part them"),
+                    .fix = fix});
+}
+
+LoraTarget make_target(const LoraConfig& config, const AdaptableModule& module, const TieRegistry& ties) {
+  const std::int64_t rank = by_pattern(config.rank_pattern, module.name, "rank_pattern", config.rank);
+  const double alpha = by_pattern(config.alpha_pattern, module.name, "alpha_pattern", config.alpha);
+  const auto ranks = static_cast<double>(rank);
+  LoraTarget target{.module = module.name,
+                    .weight = ties.canonical(module.name + std::string(kWeight)),
+                    .embedding = module.embedding,
+                    .in = module.in,
+                    .out = module.out,
+                    .rank = rank,
+                    .scaling = alpha / (config.rslora ? std::sqrt(ranks) : ranks)};
+  target.tied = !ties.aliases(target.weight).empty();
+  return target;
+}
+
+/// One adapter for all modules that use `weight`: the embedding's, where one of them is one.
+LoraTarget make_shared_target(const LoraConfig& config,
+                              const std::string& weight,
+                              const std::vector<AdaptableModule>& modules,
+                              const TieRegistry& ties) {
+  std::vector<const AdaptableModule*> users;
+  for (const AdaptableModule& module : modules) {
+    if (ties.canonical(module.name + std::string(kWeight)) == weight) {
+      users.push_back(&module);
+    }
+  }
+  std::ranges::stable_partition(users, [](const AdaptableModule* user) { return user->embedding; });
+  LoraTarget target = make_target(config, *users.front(), ties);
+  for (auto user = users.begin() + 1; user != users.end(); ++user) {
+    target.uses.push_back({.module = (*user)->name, .transposed = (*user)->embedding != target.embedding});
+  }
+  return target;
+}
+
+bool is_saved(const std::string& fqn, const std::string& entry) {
+  for (std::size_t dot = fqn.find('.'); dot != std::string::npos; dot = fqn.find('.', dot + 1)) {
+    if (std::string_view(fqn).substr(0, dot).ends_with(entry)) { // "norm" means input_layernorm too, as in PEFT
+      return true;
+    }
+  }
+  return false;
+}
+
+std::vector<SavedParameter> saved_parameters(const LoraConfig& config,
+                                             const ParameterTable& table,
+                                             const TieRegistry& ties) {
+  std::vector<SavedParameter> saved;
+  std::set<std::string> seen;
+  std::set<std::string> there;
+  std::set<std::string> unmatched(config.modules_to_save.begin(), config.modules_to_save.end());
+  for (const ParameterInfo& info : table) {
+    there.insert(last_part(info.fqn.substr(0, info.fqn.rfind('.'))));
+    bool wanted = false;
+    for (const std::string& entry : config.modules_to_save) {
+      if (is_saved(info.fqn, entry)) {
+        wanted = true;
+        unmatched.erase(entry);
+      }
+    }
+    const std::string weight = ties.canonical(info.fqn);
+    if (!wanted || !seen.insert(weight).second) {
+      continue;
+    }
+    SavedParameter parameter{.fqn = weight, .shape = info.shape, .names = {weight}};
+    for (const std::string& alias : ties.aliases(weight)) {
+      parameter.names.push_back(alias);
+    }
+    if (parameter.names.size() > 1 && config.tied != TiedTarget::kBoth) {
+      refuse_tied(concat("modules_to_save, ", info.fqn), weight, ties, kFixSaved);
+    }
+    saved.push_back(std::move(parameter));
+  }
+  if (!unmatched.empty()) {
+    refuse_unknown(*unmatched.begin(), "modules_to_save", there);
+  }
+  return saved;
+}
+
+} // namespace
+
+std::string lora_name(const std::string& module, bool embedding, char which) {
+  return embedding ? concat(module, ".lora_embedding_", which) : concat(module, ".lora_", which, ".weight");
+}
+
+std::string LoraTarget::a() const {
+  return lora_name(module, embedding, 'A');
+}
+
+std::string LoraTarget::b() const {
+  return lora_name(module, embedding, 'B');
+}
+
+std::vector<AdaptableModule> adaptable_modules(const ResolvedModel& model) {
+  std::set<std::string> embeddings;
+  if (model.family != nullptr) {
+    for (const FamilyTie& tie : model.family->ties(model.checkpoint.config())) {
+      embeddings.insert(tie.canonical);
+    }
+  }
+  std::vector<AdaptableModule> modules;
+  for (const ParameterInfo& info : model.table) {
+    if (info.shape.size() != 2 || !info.fqn.ends_with(kWeight)) {
+      continue;
+    }
+    AdaptableModule module{.name = info.fqn.substr(0, info.fqn.size() - kWeight.size())};
+    module.output_head = is_head_name(module.name);
+    module.embedding = !module.output_head && (embeddings.contains(info.fqn) || is_embedding_name(module.name));
+    module.in = info.shape[module.embedding ? 0 : 1];
+    module.out = info.shape[module.embedding ? 1 : 0];
+    modules.push_back(std::move(module));
+  }
+  return modules;
+}
+
+LoraPlan plan_lora(const LoraConfig& config,
+                   const std::vector<AdaptableModule>& modules,
+                   const ParameterTable& table,
+                   const TieRegistry& ties) {
+  std::vector<const AdaptableModule*> chosen;
+  for (const AdaptableModule& module : modules) {
+    if (is_target(config, module)) {
+      chosen.push_back(&module);
+    }
+  }
+  require_targets(config, modules, chosen);
+  LoraPlan plan{.config = config};
+  std::set<std::string> shared;
+  for (const AdaptableModule* module : chosen) {
+    LoraTarget target = make_target(config, *module, ties);
+    if (target.tied && config.tied == TiedTarget::kRefuse) {
+      refuse_tied(module->name, target.weight, ties, kFixTarget);
+    }
+    if (target.tied && config.tied == TiedTarget::kBoth) {
+      if (!shared.insert(target.weight).second) {
+        continue;
+      }
+      target = make_shared_target(config, target.weight, modules, ties);
+    }
+    plan.targets.push_back(std::move(target));
+  }
+  plan.saved = saved_parameters(config, table, ties);
+  return plan;
+}
+
+std::vector<NamedInit> lora_inits(const LoraPlan& plan) {
+  std::vector<NamedInit> inits;
+  const InitRule zero{.kind = InitRule::Kind::kConstant};
+  for (const LoraTarget& target : plan.targets) {
+    InitRule rule{.kind = InitRule::Kind::kUniform, .seed = plan.config.seed};
+    if (target.embedding) {
+      rule = {.kind = InitRule::Kind::kNormal, .a = 0, .b = 1, .seed = plan.config.seed};
+    } else if (plan.config.init == LoraInit::kGaussian) {
+      rule = {.kind = InitRule::Kind::kNormal,
+              .a = 0,
+              .b = 1.0 / static_cast<double>(target.rank),
+              .seed = plan.config.seed};
+    } else { // kaiming_uniform(a = sqrt 5): sqrt(6 / ((1 + 5) * in)) on either side
+      rule.b = 1.0 / std::sqrt(static_cast<double>(target.in));
+      rule.a = -rule.b;
+    }
+    inits.push_back({target.a(), target.embedding ? zero : rule});
+    inits.push_back({target.b(), target.embedding ? rule : zero});
+  }
+  return inits;
+}
+
+} // namespace tieshard
