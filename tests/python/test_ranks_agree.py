@@ -5,8 +5,6 @@ import pytest
 from running import clean_environment, free_port, run
 from test_failure import ended, Output, random_tokens, train_command
 
-WAIT = ["--timeout", 20]
-
 
 def start_all(processes, tieshard, command, flags_of):
     """A rank for each entry of flags_of, with those flags more; (process, output) of each."""
@@ -23,8 +21,10 @@ def start_all(processes, tieshard, command, flags_of):
     ["--reshard-after-forward", "false"], ["--activation-checkpointing"], ["--shard-dim", "first"]],
     ids=lambda flags: flags[0])
 def test_ranks_with_different_flags_are_refused_together(processes, tieshard, tiny, tmp_path, flags):
-    command = [*train_command(tiny, tmp_path, random_tokens(4, 2), 4)]
-    command = [word for word in command if word not in ("--lr", 1e-4, "--batch", 1)] + WAIT
+    command = train_command(tiny, tmp_path, random_tokens(16, 2), 4) + ["--timeout", 20]
+    for flag in ("--lr", "--batch"):  # each rank's own, or the default
+        place = command.index(flag)
+        del command[place:place + 2]
     ranks = start_all(processes, tieshard, command, [[], flags])
     for rank, (process, output) in enumerate(ranks):
         assert ended(process) == 2, output.text()

@@ -55,8 +55,9 @@ Diagnostic overflow(std::string where) {
 Diagnostic collected(const FsdpState& state) {
   const std::string names = non_finite_here(state);
   std::string where;
-  for (const std::string& found :
-       all_gather_text(state.mesh(), names.empty() ? "" : concat(state.mesh().where(), ", ", names))) {
+  for (const std::string& found : all_gather_text(state.mesh(),
+                                                  names.empty() ? "" : concat(state.mesh().where(), ", ", names),
+                                                  CollectivePurpose::named("gradients that are not finite"))) {
     where += concat(where.empty() || found.empty() ? "" : "; ", found);
   }
   Diagnostic finding = where.empty() ? overflow("every rank") : not_finite(where);
