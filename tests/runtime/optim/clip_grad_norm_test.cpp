@@ -179,6 +179,20 @@ TEST(ClipGradNormOfHsdp, CountsEachShardOnceAndScalesAsTorchDoes) {
   }
 }
 
+TEST(ClipGradNormOfHsdp, IsSkippedByAllReplicasAndNamesTheRankOfEach) {
+  on_grid({2, 2}, [](const DeviceMesh& mesh) {
+    SmallNet net;
+    const auto state = fully_shard(net, net.units(), mesh);
+    fill_gradients(*state, 2.0);
+    if (state->mesh().rank() == 1) { // of each replica: they hold the same gradients
+      net.second->bias.mutable_grad().index_put_({0}, std::numeric_limits<float>::infinity());
+    }
+    const ClippedNorm clipped = clip_finite_grad_norm(*state, 1.0);
+    ASSERT_TRUE(clipped.non_finite.has_value());
+    EXPECT_EQ(clipped.non_finite->where, concat("rank ", mesh.rank() < 2 ? 1 : 3, "/4, block.second.bias"));
+  });
+}
+
 INSTANTIATE_TEST_SUITE_P(Ranks, ClipGradNorm, ::testing::Values(1, 2, 3), [](const auto& info) {
   return concat(info.param, info.param == 1 ? "rank" : "ranks");
 });
