@@ -305,7 +305,8 @@ void FsdpState::manage_added(const ParameterTable& added) {
     const ShardedParameter& spec = *extended.find(info.fqn);
     FsdpParamGroup& group = *groups_[*ownership.owner({info.fqn})];
     const at::Tensor& tensor = tensors.at(info.fqn);
-    const at::ScalarType compute = group.mp_policy().param_dtype.value_or(tensor.scalar_type());
+    const bool converted = tensor.is_floating_point() && group.mp_policy().param_dtype;
+    const at::ScalarType compute = converted ? *group.mp_policy().param_dtype : tensor.scalar_type();
     group.add(FsdpParam(extended, spec, tensor, mesh_.rank(), compute, options_.offload_policy));
     mark_sharded(tensor);
   }
