@@ -13,7 +13,7 @@ namespace {
 /// One weight, whose parts have 6 elements on each of two ranks for 3 and for 4 columns.
 struct OneWeight : torch::nn::Module {
   explicit OneWeight(std::int64_t columns, at::ScalarType dtype = at::kFloat, const std::string& name = "w") {
-    weight = register_parameter(name, at::ones({3, columns}, dtype));
+    weight = register_parameter(name, at::ones({3, columns}, dtype), /*requires_grad=*/at::isFloatingType(dtype));
   }
   at::Tensor weight;
 };
