@@ -125,7 +125,7 @@ void FsdpParamGroup::unshard() {
     for (FsdpParam& parameter : parameters_) {
       parameter.allocate_whole();
     }
-    post_forward_shards_->gather_into(parameters_);
+    post_forward_shards_->gather_into(parameters_, name_);
   } else {
     prefetch();
     std::exchange(gather_under_way_, nullptr)();

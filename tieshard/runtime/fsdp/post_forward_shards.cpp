@@ -56,9 +56,9 @@ void PostForwardShards::keep(const std::vector<FsdpParam>& parameters) {
   });
 }
 
-void PostForwardShards::gather_into(std::vector<FsdpParam>& parameters) const {
+void PostForwardShards::gather_into(std::vector<FsdpParam>& parameters, const std::string& unit) const {
   const at::Tensor all = at::empty({part_.numel() * neighbours_.size()}, part_.options());
-  all_gather_into_tensor(neighbours_, all, part_);
+  all_gather_into_tensor(neighbours_, all, part_, unit);
   visit(parameters, 0, all.numel(), [&](at::Tensor run, std::int64_t offset) {
     run.copy_(all.narrow(0, offset, run.numel()));
   });

@@ -8,6 +8,7 @@
 
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -31,7 +32,7 @@ class PostForwardShards {
   void keep(const std::vector<FsdpParam>& parameters);
 
   /// Fills the whole tensors. A collective among the neighbours. Pre: held(), and their bytes are allocated.
-  void gather_into(std::vector<FsdpParam>& parameters) const;
+  void gather_into(std::vector<FsdpParam>& parameters, const std::string& unit) const;
 
   void drop() {
     part_.reset();

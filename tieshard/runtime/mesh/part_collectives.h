@@ -25,7 +25,7 @@ struct CutTensor {
   std::vector<at::Tensor> parts{}; ///< views of the whole tensor, by rank; a part may be empty
 };
 
-/// parts[r] = shard of rank r, for every tensor and rank. All of one dtype and on one device. Every rank must call it
+/// parts[r] = shard of rank r, for every tensor and rank. All on one device, of any dtypes. Every rank must call it
 /// with the same sizes.
 /// @throws PeerError collective-failed
 void all_gather_parts(const DeviceMesh& mesh, const std::vector<CutTensor>& tensors, const std::string& unit);
