@@ -308,9 +308,8 @@ TEST_P(Issue3821, AParameterThatIsReplacedByHandIsStaleAtTheNextStep) {
     auto optimizer = OptimizerGuard(state).build<torch::optim::AdamW>(adamw_options());
     EXPECT_NO_THROW(optimizer.step());
     module->replace_module("body", torch::nn::Linear(kHidden, kHidden));
-    expect_refusal([&] { optimizer.step(); },
-                   Code::kOptimizerParameter,
-                   {"body.weight", "body.bias", "stale", "another tensor"});
+    expect_refusal(
+        [&] { optimizer.step(); }, Code::kOptimizerParameter, {"body.weight", "body.bias", "stale", "another tensor"});
   });
 }
 

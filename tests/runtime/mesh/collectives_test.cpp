@@ -92,7 +92,8 @@ TEST_P(Collectives, TextsOfEveryLengthComeInRankOrder) {
     const auto text_of = [](std::int64_t rank) {
       return rank % 2 == 0 ? std::string() : std::string(static_cast<std::size_t>(1000 * rank), '\0') + "end";
     };
-    const std::vector<std::string> texts = all_gather_text(mesh, text_of(mesh.rank()), CollectivePurpose::named("texts"));
+    const std::vector<std::string> texts =
+        all_gather_text(mesh, text_of(mesh.rank()), CollectivePurpose::named("texts"));
     ASSERT_EQ(texts.size(), static_cast<std::size_t>(mesh.size()));
     for (std::int64_t rank = 0; rank < mesh.size(); ++rank) {
       EXPECT_EQ(texts[static_cast<std::size_t>(rank)], text_of(rank)) << rank;

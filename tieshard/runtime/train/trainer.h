@@ -46,8 +46,10 @@ double backward_global_mean(CausalLm& model,
                             std::int64_t accumulation_steps = 1);
 
 /// Runs `config` on the ranks of `mesh`; every rank must call it.
-/// @throws InputError bad-environment (ranks with different configurations), output-exists and bad-flag (before anything
-///         is loaded), and what parallelize, TokenData, build_optimizer, clip_grad_norm, export_hf and save_adapter throw
+/// @throws InputError bad-environment (ranks with different configurations), output-exists and bad-flag (before
+/// anything
+///         is loaded), and what parallelize, TokenData, build_optimizer, clip_grad_norm, export_hf and save_adapter
+///         throw
 RunSummary train(const TrainConfig& config, const DeviceMesh& mesh, const TrainObserver& observer = {});
 
 } // namespace tieshard
