@@ -197,5 +197,18 @@ INSTANTIATE_TEST_SUITE_P(Ranks, ClipGradNorm, ::testing::Values(1, 2, 3), [](con
   return concat(info.param, info.param == 1 ? "rank" : "ranks");
 });
 
+TEST(ClipGradNormArguments, RefuseABoundThatIsNotAboveZeroAndGradientsThatAreNotReduced) {
+  on_ranks(2, [](const DeviceMesh& mesh) {
+    SmallNet net;
+    const auto state = shard_small_net(net, mesh);
+    for (const double bound : {-1.0, 0.0, std::nan("")}) {
+      expect_refusal([&] { clip_grad_norm(*state, bound); }, Code::kWrongState, {"above 0"});
+    }
+    state->set_requires_gradient_sync(false);
+    net.forward(small_input(0), *state).sum().backward();
+    expect_refusal([&] { clip_grad_norm(*state, 1.0); }, Code::kWrongState, {"not reduced"});
+  });
+}
+
 } // namespace
 } // namespace tieshard::testing

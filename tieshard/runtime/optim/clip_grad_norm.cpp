@@ -80,6 +80,18 @@ at::Tensor square_sum(const at::Tensor& gradient) {
   return sum;
 }
 
+/// A negative bound would turn every gradient round, and gradients that are kept unreduced would be left out.
+void require_clippable(const FsdpState& state, double max_norm) {
+  if (!(max_norm > 0)) {
+    throw UsageError({.code = Code::kWrongState,
+                      .what = "gradients are to be clipped to a norm that is not above 0",
+                      .where = state.mesh().where(),
+                      .why = concat("expected a number above 0, got ", max_norm),
+                      .fix = "give the largest norm, or infinity to measure only"});
+  }
+  state.require_reduced_gradients();
+}
+
 double whole_norm(const FsdpState& state) {
   at::Tensor squares = at::zeros({1}, at::kDouble);
   for (const FsdpParam* parameter : state.managed()) {
@@ -111,6 +123,7 @@ void clip(const FsdpState& state, double norm, double max_norm) {
 } // namespace
 
 double clip_grad_norm(const FsdpState& state, double max_norm) {
+  require_clippable(state, max_norm);
   const at::NoGradGuard no_grad;
   const double norm = whole_norm(state);
   if (!std::isfinite(norm)) {
@@ -121,6 +134,7 @@ double clip_grad_norm(const FsdpState& state, double max_norm) {
 }
 
 ClippedNorm clip_finite_grad_norm(const FsdpState& state, double max_norm) {
+  require_clippable(state, max_norm);
   const at::NoGradGuard no_grad;
   const double norm = whole_norm(state);
   if (!std::isfinite(norm)) {

@@ -19,7 +19,8 @@ namespace tieshard {
 /// and gets the same value.
 ///
 /// @param max_norm  infinity to only measure
-/// @throws InputError non-finite-gradient, naming the parameters and the rank, on every rank; nothing is scaled then
+/// @throws InputError non-finite-gradient, naming the parameters and the rank, on every rank; nothing is scaled then.
+///         UsageError wrong-state for a max_norm that is not above 0, or gradients that were kept and not reduced
 double clip_grad_norm(const FsdpState& state, double max_norm);
 
 struct ClippedNorm {
