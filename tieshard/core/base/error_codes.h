@@ -92,6 +92,16 @@
   X(kNotFinite,            "not-finite",             "a stored value is NaN or infinite") \
   X(kHostMemory,           "host-memory",            "a load needs more memory than it may take") \
   X(kNotConvertible,       "not-convertible",        "no conversion between two dtypes") \
+  /* training checkpoints */ \
+  X(kNoCheckpoint,         "no-checkpoint",          "there is no training checkpoint to go on from") \
+  X(kManifestMalformed,    "manifest-malformed",     "a training checkpoint's manifest.json is not as it has to be") \
+  X(kCheckpointIncomplete, "checkpoint-incomplete",  "a training checkpoint is not what its manifest says") \
+  X(kCheckpointMismatch,   "checkpoint-mismatch",    "a training checkpoint is of another model or run") \
+  X(kBlockMissing,         "block-missing",          "sharded files do not hold all of a tensor") \
+  X(kBlockOverlap,         "block-overlap",          "sharded files hold a part of a tensor twice") \
+  X(kSavesMixed,           "saves-mixed",            "sharded files of several saves are in one directory") \
+  X(kDirectoryInUse,       "directory-in-use",       "another job writes into this directory") \
+  X(kSaveFailed,           "save-failed",            "a checkpoint could not be saved in the background") \
   /* adapters */ \
   X(kAdapterConfig,        "adapter-config",         "an adapter asks for something that is not there") \
   X(kUnknownTarget,        "unknown-target",         "an adapter is asked for modules that the model does not have") \

@@ -1,0 +1,51 @@
+// tieshard/core/state/export_checkpoint.h
+//
+// A plain Hugging Face directory from sharded files, without torch and in bounded memory.
+//
+// Flow:   sharded_files, manifest -> [this] -> a directory that transformers loads
+// Source: transformers save_pretrained (file names, index, metadata).
+
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tieshard/core/base/dtype.h"
+#include "tieshard/core/base/error.h"
+
+namespace tieshard {
+
+struct ExportCheckpointOptions {
+  std::filesystem::path config_from;           ///< where config.json, tokenizer and generation files are; empty: `in`
+  std::optional<DType> dtype;                  ///< of all floating-point tensors; nothing: the base model's, see below
+  std::uint64_t max_shard_bytes = 50ULL << 30; ///< a larger model goes to several files with an index
+  std::uint64_t memory = 128 << 20;
+  int threads = 1;
+  bool verify = false; ///< hashes of `in` before it is used
+  std::function<void(std::uint64_t done, std::uint64_t total)> on_progress;
+};
+
+struct ExportCheckpointReport {
+  std::filesystem::path directory;
+  std::vector<std::string> files;
+  std::vector<std::string> left_out; ///< optimizer state, and aliases
+  std::int64_t tensors = 0;
+  std::uint64_t bytes = 0;
+  double seconds = 0;
+  std::vector<Diagnostic> findings;
+};
+
+/// Writes `out`, which must not be there: parameters only, canonical names only, rows beyond the configuration's
+/// vocabulary trimmed, dtypes as config.json's dtype says (as stored where it says none); index from what was written;
+/// all of it reopened and compared before the rename.
+/// @throws InputError output-exists, config-missing (with --config-from as the remedy), and as ShardedFiles::open;
+///         PeerError disk-full, io-failed, export-mismatch
+ExportCheckpointReport export_checkpoint(const std::filesystem::path& in,
+                                         const std::filesystem::path& out,
+                                         const ExportCheckpointOptions& options);
+
+} // namespace tieshard
