@@ -10,6 +10,7 @@
 #include "tieshard/core/adapters/adapter_file.h"
 #include "tieshard/core/base/file.h"
 #include "tieshard/core/base/staged_directory.h"
+#include "tieshard/core/checkpoint/companion_files.h"
 #include "tieshard/core/checkpoint/safetensors_writer.h"
 #include "tieshard/core/io/convert.h"
 
@@ -247,14 +248,6 @@ class TensorMerger {
   std::vector<float> values_;
 };
 
-/// config.json, the index, the tokenizer's files and the like.
-bool is_companion(const fs::path& path) {
-  const std::string name = path.filename().string();
-  const std::string extension = path.extension().string();
-  return !name.starts_with(".") && !name.starts_with("adapter_") &&
-         (extension == ".json" || extension == ".txt" || extension == ".model" || extension == ".jinja");
-}
-
 void write_file(
     const ResolvedModel& model, std::size_t index, const fs::path& staging, TensorMerger& merger, MergeReport& report) {
   const Checkpoint& base = model.checkpoint;
@@ -303,9 +296,10 @@ MergeReport merge_adapter(const fs::path& base,
     for (std::size_t index = 0; index < model.checkpoint.files().size(); ++index) {
       write_file(model, index, staging, merger, report);
     }
-    for (const fs::directory_entry& entry : fs::directory_iterator(base)) {
-      if (entry.is_regular_file() && is_companion(entry.path())) {
-        copy_durably(entry.path(), staging / entry.path().filename());
+    copy_companion_files(base, staging);
+    for (const std::string& name : list_directory(base)) {
+      if (name == "config.json" || name.ends_with(".index.json")) {
+        copy_durably(base / name, staging / name);
       }
     }
     report.merged = merger.merged;

@@ -11,6 +11,7 @@
 #include "tieshard/core/base/error.h"
 #include "tieshard/core/base/file.h"
 #include "tieshard/core/base/staged_directory.h"
+#include "tieshard/core/checkpoint/companion_files.h"
 #include "tieshard/core/io/mapped_guard.h"
 #include "tieshard/core/io/reader.h"
 #include "tieshard/core/io/slice_writer.h"
@@ -112,31 +113,6 @@ void compare(const FsdpState& state, const fs::path& staging) {
   }
 }
 
-/// The tokenizer's, generation's and similar files that stand beside the weights.
-bool is_companion(const fs::path& path) {
-  const std::string name = path.filename().string();
-  const std::string extension = path.extension().string();
-  if (name == "config.json" || name.ends_with(".index.json") || name.starts_with(".")) {
-    return false;
-  }
-  return extension == ".json" || extension == ".txt" || extension == ".model" || extension == ".jinja";
-}
-
-void copy_companions(const Checkpoint& source,
-                     const ShardPlan& plan,
-                     const fs::path& staging,
-                     const std::vector<ExportFile>& files) {
-  write_text_file(staging / "config.json", export_config(plan, source));
-  if (files.size() > 1) {
-    write_text_file(staging / "model.safetensors.index.json", export_index(files));
-  }
-  for (const fs::directory_entry& entry : fs::directory_iterator(source.directory())) {
-    if (entry.is_regular_file() && is_companion(entry.path())) {
-      copy_durably(entry.path(), staging / entry.path().filename());
-    }
-  }
-}
-
 } // namespace
 
 ExportReport export_hf(const FsdpState& state,
@@ -156,7 +132,11 @@ ExportReport export_hf(const FsdpState& state,
     files = layout_export(state.plan(), source, options.max_shard_bytes);
     if (mesh.rank() == 0) {
       stage(directory, files);
-      copy_companions(source, state.plan(), staging, files);
+      write_text_file(staging / "config.json", export_config(state.plan(), source));
+      copy_companion_files(source.directory(), staging);
+      if (files.size() > 1) {
+        write_text_file(staging / "model.safetensors.index.json", export_index(files));
+      }
     }
   });
   agree(mesh, "export: write", [&] {
