@@ -182,8 +182,8 @@ struct OwnState : optim::OptimizerCloneableParamState<OwnState> {
 };
 
 struct OwnMomentState : OwnState, MomentState {
-  std::vector<at::Tensor> moments() const override {
-    return {average};
+  StateFields fields() override {
+    return {.moments = {{"average", &average}}, .counters = {}};
   }
 };
 

@@ -26,13 +26,12 @@ class Bf16State : public MomentState {
   std::int64_t rounded_steps = 0; ///< steps that were rounded at random: the next one's random bits hang on it
 };
 
-/// The moments that a state without the above has.
-inline std::vector<at::Tensor> moments_of(const torch::optim::AdamWParamState& state) {
-  return moments(state).value();
-}
-inline std::vector<at::Tensor> moments_of(const torch::optim::SGDParamState& state) {
-  return moments(state).value();
-}
+struct LionParamState;
+
+/// Those of a state without the above.
+StateFields fields_of(torch::optim::AdamWParamState& state);
+StateFields fields_of(torch::optim::SGDParamState& state);
+StateFields fields_of(LionParamState& state);
 
 /// LibTorch's state `Base` with the above; still a `Base` to LibTorch's optimizer.
 template <typename Base>
@@ -42,11 +41,10 @@ class WithBf16State : public Base, public Bf16State {
     return std::make_unique<WithBf16State>(*this);
   }
 
-  std::vector<at::Tensor> moments() const override {
-    std::vector<at::Tensor> all = moments_of(Base(*this)); // a copy: of *this it would ask this function again
-    if (master_weight.defined()) {
-      all.push_back(master_weight);
-    }
+  StateFields fields() override {
+    StateFields all = fields_of(static_cast<Base&>(*this));
+    all.moments.emplace_back("master_weight", &master_weight);
+    all.counters.emplace_back("rounded_steps", &rounded_steps);
     return all;
   }
 

@@ -43,10 +43,6 @@ struct LionParamState : public torch::optim::OptimizerCloneableParamState<LionPa
   void serialize(torch::serialize::OutputArchive& archive) const override;
 };
 
-inline std::vector<at::Tensor> moments_of(const LionParamState& state) {
-  return state.exp_avg().defined() ? std::vector{state.exp_avg()} : std::vector<at::Tensor>();
-}
-
 class Lion : public torch::optim::Optimizer {
  public:
   using State = WithBf16State<LionParamState>;
