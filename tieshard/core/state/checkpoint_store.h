@@ -3,11 +3,11 @@
 // The checkpoints of one run on disk: RUN/checkpoints/step-000000200/, and the file `latest` that names the newest.
 //
 // Flow:   runtime/train -> [this] -> base/staged_directory.h
-// Source: POSIX rename(2), renameat2(2) (RENAME_EXCHANGE), flock(2).
+// Source: POSIX rename(2), renameat2(2) (RENAME_EXCHANGE).
 //
-// A checkpoint is staged beside its name, synced, renamed, and then `latest` is replaced by rename. So at any moment,
-// and after any crash, every directory that has a checkpoint's name is complete. What a killed job left staged is
-// removed by the next save.
+// A checkpoint is staged beside its name, synced, renamed, and then `latest` is replaced by rename. One that goes is
+// renamed to a hidden name before it is removed. So at any moment, and after any crash, every directory that has a
+// checkpoint's name is complete. What a killed job left under hidden names is removed by the next save.
 
 #pragma once
 
@@ -15,50 +15,13 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
-
-#include "tieshard/core/base/error.h"
-#include "tieshard/core/state/manifest.h"
 
 namespace tieshard {
 
-/// How closely a checkpoint is looked at.
-enum class Verify {
-  kSizes,  ///< manifest, and each file's presence and size
-  kHashes, ///< and each file's bytes
-};
-
-/// Reads and checks `directory`'s manifest.
-/// @throws InputError no-checkpoint (no manifest.json), manifest-malformed, checkpoint-incomplete (names each bad file)
-Manifest open_manifest(const std::filesystem::path& directory, Verify verify);
-
-struct FoundCheckpoint {
-  std::filesystem::path directory;
-  Manifest manifest;
-  std::vector<Diagnostic> findings; ///< checkpoint-incomplete, as warnings: newer ones that were passed over
-};
-
-/// The checkpoint to go on from. `given` is one checkpoint, which has to be complete; or a run, or its checkpoints/: of
-/// these the newest that is complete.
-/// @throws InputError no-checkpoint (nothing complete; each one's reason is given), and for a checkpoint as
-/// open_manifest
-FoundCheckpoint find_checkpoint(const std::filesystem::path& given, Verify verify);
-
-/// Nobody else writes there while this lives. The kernel gives the lock back when the process ends, however it ends.
-class DirectoryLock {
- public:
-  /// Makes `directory` if need be, and the file .lock in it. @throws InputError directory-in-use; PeerError io-failed
-  static DirectoryLock take(const std::filesystem::path& directory);
-
-  DirectoryLock(DirectoryLock&& other) noexcept;
-  DirectoryLock& operator=(DirectoryLock&& other) noexcept;
-  ~DirectoryLock();
-
- private:
-  explicit DirectoryLock(int descriptor) : descriptor_(descriptor) {}
-  int descriptor_ = -1;
-};
-
+/// One job at a time may stage, publish, discard and prune (directory_lock.h), and one save at a time; anybody may
+/// look.
 class CheckpointStore {
  public:
   /// @param directory  RUN/checkpoints; need not be there yet
@@ -84,15 +47,17 @@ class CheckpointStore {
   /// @throws PeerError disk-full (before anything is written; expected and free bytes), io-failed
   std::filesystem::path stage(std::int64_t step, std::uint64_t bytes) const;
 
-  /// Syncs the staging directory, gives it its name and makes `latest` name it. A directory of that name (damaged,
-  /// since a run went on from an earlier step) is exchanged in one step and removed. Pre: its files are synced. @throws
-  /// PeerError io-failed, disk-full
-  void publish(std::int64_t step) const;
+  /// Syncs the staging directory, gives it its name and makes `latest` name it. A directory of that name (of a run that
+  /// went on from an earlier step) is exchanged in one step and removed. Those of later steps are of a line that this
+  /// run has left: they are set aside as "left-step-000000300", where nothing resumes from them or prunes them.
+  /// Pre: its files are synced. Returns what was set aside, for a message.
+  /// @throws PeerError io-failed, disk-full
+  std::vector<std::filesystem::path> publish(std::int64_t step) const;
 
   /// Removes what is staged for `step`. Never throws: it is called after a failure.
   void discard(std::int64_t step) const noexcept;
 
-  /// Removes all but the newest `keep` and `latest`'s own. @throws PeerError io-failed
+  /// Removes all but the newest `keep` (at least one) and `latest`'s own. @throws PeerError io-failed
   void prune(std::int64_t keep) const;
 
   const std::filesystem::path& directory() const noexcept {
@@ -103,8 +68,7 @@ class CheckpointStore {
   std::filesystem::path directory_;
 };
 
-/// @throws PeerError disk-full when the file system of `directory` has less free than `bytes`, before anything is
-/// written
+/// @throws PeerError disk-full when the file system that `directory` is or will be on has less free than `bytes`
 void require_free_space(const std::filesystem::path& directory, std::uint64_t bytes);
 
 } // namespace tieshard

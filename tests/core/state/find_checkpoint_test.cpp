@@ -1,0 +1,142 @@
+#include "tieshard/core/state/find_checkpoint.h"
+
+#include "tests/core/base/refusal.h"
+#include "tests/core/base/temp_dir.h"
+#include "tests/core/state/written_checkpoint.h"
+
+namespace tieshard {
+namespace {
+
+namespace fs = std::filesystem;
+
+const std::string kShard = "shard-00001-model-00001-of-00001.safetensors";
+
+void overwrite(const fs::path& path, const std::string& text) {
+  std::ofstream(path, std::ios::binary | std::ios::trunc) << text;
+}
+
+/// A run with checkpoints of steps 100, 200 and 1000.
+class Run : public testing::Test {
+ protected:
+  Run() {
+    for (const int step : {100, 200, 1000}) {
+      write_checkpoint(at(step), step);
+    }
+  }
+
+  fs::path at(int step) const {
+    const std::string digits = std::to_string(step);
+    return temp.path() / "checkpoints" / ("step-" + std::string(9 - digits.size(), '0') + digits);
+  }
+
+  const TempDir temp;
+};
+
+TEST(OpenManifest, GivesTheManifestOfWhatIsComplete) {
+  const TempDir temp;
+  const Manifest manifest = write_checkpoint(temp.path(), 3);
+  EXPECT_EQ(open_manifest(temp.path(), Verify::kSizes), manifest);
+  EXPECT_EQ(open_manifest(temp.path(), Verify::kHashes), manifest);
+}
+
+TEST(OpenManifest, RefusesADirectoryWithoutOneAndNoDirectory) {
+  const TempDir temp;
+  expect_refusal<InputError>(
+      Code::kNoCheckpoint, {temp.path().string(), "without it"}, [&] { open_manifest(temp.path(), Verify::kSizes); });
+  expect_refusal<InputError>(
+      Code::kNoCheckpoint, {"no such directory"}, [&] { open_manifest(temp / "absent", Verify::kSizes); });
+}
+
+TEST(OpenManifest, NamesEachFileThatIsMissingOrOfAnotherSize) {
+  const TempDir temp;
+  write_checkpoint(temp.path(), 3);
+  fs::remove(temp / "trainer.json");
+  overwrite(temp / kShard, "tensors");
+  expect_refusal<InputError>(Code::kCheckpointIncomplete,
+                             {"trainer.json is missing", kShard + " has 7 bytes and not 13"},
+                             [&] { open_manifest(temp.path(), Verify::kSizes); });
+}
+
+TEST(OpenManifest, FindsAChangedBitWhereHashesAreAskedFor) {
+  const TempDir temp;
+  write_checkpoint(temp.path(), 3);
+  overwrite(temp / kShard, "tensors firsu");
+  EXPECT_NO_THROW(open_manifest(temp.path(), Verify::kSizes));
+  expect_refusal<InputError>(
+      Code::kCheckpointIncomplete, {kShard + " has other bytes"}, [&] { open_manifest(temp.path(), Verify::kHashes); });
+}
+
+TEST(OpenManifest, TakesNoFileOfTensorsThatTheManifestDoesNotName) {
+  const TempDir temp;
+  write_checkpoint(temp.path(), 3);
+  overwrite(temp / "notes.txt", "anything");
+  EXPECT_NO_THROW(open_manifest(temp.path(), Verify::kSizes));
+  overwrite(temp / "shard-00002-model-00001-of-00001.safetensors", "stale");
+  expect_refusal<InputError>(Code::kCheckpointIncomplete,
+                             {"shard-00002-model-00001-of-00001.safetensors is not in the manifest"},
+                             [&] { open_manifest(temp.path(), Verify::kSizes); });
+}
+
+TEST_F(Run, IsGoneOnWithFromItsNewestCheckpointHoweverItIsNamed) {
+  for (const fs::path& given : {temp.path(), temp.path() / "checkpoints", at(1000), temp.path() / ""}) {
+    const FoundCheckpoint found = find_checkpoint(given, Verify::kHashes);
+    EXPECT_EQ(found.manifest.step, 1000) << given;
+    EXPECT_TRUE(fs::equivalent(found.directory, at(1000)));
+    EXPECT_TRUE(found.findings.empty());
+  }
+}
+
+TEST_F(Run, IsGoneOnWithFromTheCheckpointThatIsNamed) {
+  EXPECT_EQ(find_checkpoint(at(100), Verify::kSizes).manifest.step, 100);
+}
+
+TEST_F(Run, PassesOverDamagedCheckpointsAndSaysSo) {
+  fs::remove(at(1000) / kShard);
+  overwrite(at(200) / Manifest::kFileName, "{");
+  const FoundCheckpoint found = find_checkpoint(temp.path(), Verify::kSizes);
+  EXPECT_EQ(found.manifest.step, 100);
+  ASSERT_EQ(found.findings.size(), 2U);
+  expect_names(found.findings[0], Code::kCheckpointIncomplete, {at(1000).string(), kShard + " is missing"});
+  expect_names(found.findings[1], Code::kJsonMalformed, {at(200).string()});
+  EXPECT_EQ(found.findings[0].level, Level::kWarning);
+  EXPECT_EQ(found.findings[1].level, Level::kWarning);
+}
+
+TEST_F(Run, LooksAtBytesOfOlderOnesToo) {
+  overwrite(at(1000) / kShard, "tensors firsu");
+  overwrite(at(200) / kShard, "tensors firsu");
+  EXPECT_EQ(find_checkpoint(temp.path(), Verify::kSizes).manifest.step, 1000);
+  EXPECT_EQ(find_checkpoint(temp.path(), Verify::kHashes).manifest.step, 100);
+}
+
+TEST_F(Run, WithADamagedCheckpointThatIsNamedIsRefusedAndNoOtherTaken) {
+  fs::remove(at(1000) / kShard);
+  EXPECT_THROW(find_checkpoint(at(1000), Verify::kSizes), InputError);
+}
+
+TEST_F(Run, WithNothingCompleteIsRefusedWithEachReason) {
+  for (const int step : {100, 200, 1000}) {
+    fs::remove(at(step) / Manifest::kFileName);
+  }
+  expect_refusal<InputError>(Code::kNoCheckpoint, {at(100).string(), at(200).string(), at(1000).string()}, [&] {
+    find_checkpoint(temp.path(), Verify::kSizes);
+  });
+}
+
+TEST_F(Run, KnowsItsCheckpointsByTheirNames) {
+  for (const char* name : {"step-5000", "step-0000002000", ".step-000002000.staging", "step-000002000.old", "step-x"}) {
+    write_checkpoint(temp.path() / "checkpoints" / name, 2000);
+  }
+  EXPECT_EQ(find_checkpoint(temp.path(), Verify::kSizes).manifest.step, 1000);
+}
+
+TEST(FindCheckpoint, OfADirectoryWithoutAnyIsRefused) {
+  const TempDir temp;
+  expect_refusal<InputError>(
+      Code::kNoCheckpoint, {temp.path().string()}, [&] { find_checkpoint(temp.path(), Verify::kSizes); });
+  expect_refusal<InputError>(
+      Code::kNoCheckpoint, {"absent"}, [&] { find_checkpoint(temp / "absent", Verify::kSizes); });
+}
+
+} // namespace
+} // namespace tieshard
