@@ -224,6 +224,12 @@ void File::write_at(std::uint64_t offset, std::span<const std::byte> data) const
   }
 }
 
+void File::start_write_back(std::uint64_t offset, std::uint64_t bytes) const noexcept {
+  if (std::in_range<off_t>(offset) && std::in_range<off_t>(bytes)) {
+    ::sync_file_range(descriptor_, static_cast<off_t>(offset), static_cast<off_t>(bytes), SYNC_FILE_RANGE_WRITE);
+  }
+}
+
 void File::sync() const {
   if (::fsync(descriptor_) != 0) {
     throw_peer(path_, errno, "make the file durable");

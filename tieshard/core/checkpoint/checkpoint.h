@@ -15,20 +15,9 @@
 
 #include "tieshard/core/base/error.h"
 #include "tieshard/core/checkpoint/hf_config.h"
-#include "tieshard/core/checkpoint/safetensors_file.h"
+#include "tieshard/core/checkpoint/stored_weights.h"
 
 namespace tieshard {
-
-/// A tensor of the checkpoint: where its bytes lie.
-struct StoredTensor {
-  std::string name; ///< the model's name for it: the file's, unless renamed() has given another
-  DType dtype;
-  Shape shape;
-  std::size_t file = 0;     ///< index into Checkpoint::files()
-  std::uint64_t offset = 0; ///< first byte in that file
-  std::uint64_t bytes = 0;
-  std::string stored_name{}; ///< the name in the file
-};
 
 /// An opened and validated directory. Movable, immutable, may be shared between threads.
 class Checkpoint {
