@@ -15,7 +15,8 @@
 #include <string_view>
 #include <vector>
 
-#include "tieshard/core/checkpoint/safetensors_file.h"
+#include "tieshard/core/base/error.h"
+#include "tieshard/core/checkpoint/stored_weights.h"
 #include "tieshard/core/state/box.h"
 
 namespace tieshard {
@@ -30,18 +31,22 @@ struct ShardedTensor {
   std::string name;
   DType dtype = DType::kF32;
   Shape shape;
+  int cut = -1; ///< the dimension that its blocks are cut on, empty ones among them; -1: none or several
   std::vector<StoredBlock> blocks; ///< non-empty ones; together all of it, disjoint
 };
 
 class ShardedFiles {
  public:
-  /// Opens every *.safetensors of the directory, headers only; not those in subdirectories.
+  /// Opens every *.safetensors of the directory, headers only; not those in subdirectories. Where no file says of its
+  /// tensors where they lie (DCP_SHARDING_INFO), model.safetensors or the index decides which files count, as in
+  /// Checkpoint::open; the others are in findings().
   ///
   /// A tensor's shape is what its blocks say (this project's), else the least that holds them all (DCP's). Blocks that
   /// are equal in place and file alike (a replicated tensor written by several ranks) count as overlap.
-  /// @throws InputError directory-not-found, no-weights (no such file), block-missing, block-overlap, saves-mixed,
-  ///         shape-mismatch and tie-dtype-differs (blocks of one tensor that contradict each other), metadata that is
-  ///         not as it has to be (bad-entry), and what SafetensorsFile::open throws
+  /// @throws InputError directory-not-found, no-weights (no such file), shard-missing (by the names of the others),
+  ///         block-missing, block-overlap, saves-mixed, shape-mismatch and tie-dtype-differs (blocks of one tensor that
+  ///         contradict each other), metadata that is not as it has to be (bad-entry), size-overflow, and what
+  ///         open_stored_weights and SafetensorsFile::open throw
   static ShardedFiles open(const std::filesystem::path& directory, const SafetensorsLimits& limits = {});
 
   /// The tensor of this name, or null.
@@ -61,14 +66,21 @@ class ShardedFiles {
   const std::string& id() const noexcept {
     return id_;
   }
+  /// Warnings: files that lie there and are not used, and what open_stored_weights finds.
+  const std::vector<Diagnostic>& findings() const noexcept {
+    return findings_;
+  }
 
  private:
   ShardedFiles() = default;
+  /// @param names  of all weights files of the directory
+  void take_plain(StoredWeights weights, std::vector<std::string> names);
 
   std::filesystem::path directory_;
   std::vector<SafetensorsFile> files_;
   std::vector<ShardedTensor> tensors_;
   std::string id_;
+  std::vector<Diagnostic> findings_;
 };
 
 } // namespace tieshard
