@@ -57,5 +57,14 @@ TEST(DType, OnlyTheFourWideFloatsCanBeTrained) {
   EXPECT_EQ(wide, 4);
 }
 
+TEST(DType, HasTorchsOwnNameForConfigJson) {
+  EXPECT_EQ(torch_name(DType::kBF16), "bfloat16");
+  EXPECT_EQ(torch_name(DType::kF32), "float32");
+  EXPECT_EQ(torch_name(DType::kF64), "float64");
+  for (const DType dtype : {DType::kF16, DType::kBF16, DType::kF32, DType::kF64, DType::kF8E4M3, DType::kF8E5M2}) {
+    EXPECT_EQ(dtype_from_torch_name(torch_name(dtype)), dtype);
+  }
+}
+
 } // namespace
 } // namespace tieshard

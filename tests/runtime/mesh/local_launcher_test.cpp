@@ -58,8 +58,12 @@ void leave_note(const std::string& text) {
 using Work = void (*)();
 
 /// Launches ranks that do `work`. @returns the launcher's status; does not return in a rank
-int launch(Work work, std::int64_t ranks = 2, const std::function<void(const Diagnostic&)>& on_death = {}) {
-  const std::optional<int> status = launch_local({.ranks = ranks, .grace = milliseconds(200), .on_death = on_death});
+int launch(Work work,
+           std::int64_t ranks = 2,
+           const std::function<void(const Diagnostic&)>& on_death = {},
+           OnStopSignal on_stop = OnStopSignal::kEnd) {
+  const std::optional<int> status =
+      launch_local({.ranks = ranks, .on_stop = on_stop, .grace = milliseconds(200), .on_death = on_death});
   if (!status) {
     work();
     ::_exit(0);
@@ -187,11 +191,14 @@ TEST(LocalLauncher, StartsNoMoreRanksAfterASignal) {
 
 /// Launches sleeping ranks from a process of its own, sends it `signal`, and expects that nothing is left.
 /// @returns the wait status of the launcher
-int signal_a_launcher(int signal) {
+int signal_a_launcher(int signal,
+                      Work body = tells_its_process_and_sleeps,
+                      OnStopSignal on_stop = OnStopSignal::kEnd,
+                      int times = 1) {
   const auto folder = make_folder();
   const pid_t launcher = ::fork();
   if (launcher == 0) {
-    ::_exit(launch(tells_its_process_and_sleeps));
+    ::_exit(launch(body, 2, {}, on_stop));
   }
   std::vector<pid_t> ranks;
   for (int rank = 0; rank < 2; ++rank) {
@@ -199,7 +206,10 @@ int signal_a_launcher(int signal) {
     ranks.push_back(std::stoi(note(folder, rank)));
     EXPECT_TRUE(running(ranks.back()));
   }
-  ::kill(launcher, signal);
+  for (int time = 0; time < times; ++time) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(time == 0 ? 0 : 500)); // two that come at once are one
+    ::kill(launcher, signal);
+  }
   int status = 0;
   ::waitpid(launcher, &status, 0);
   for (const pid_t rank : ranks) {
@@ -214,6 +224,40 @@ TEST(LocalLauncher, ASignalToItEndsEveryRankAndIsItsStatus) {
     ASSERT_TRUE(WIFEXITED(status));
     EXPECT_EQ(WEXITSTATUS(status), 128 + signal);
   }
+}
+
+void ends_well_when_it_gets_a_signal() {
+  ::sigset_t stops;
+  ::sigemptyset(&stops);
+  ::sigaddset(&stops, SIGTERM);
+  ::sigaddset(&stops, SIGUSR1);
+  ::sigprocmask(SIG_BLOCK, &stops, nullptr);
+  leave_note(std::to_string(::getpid()));
+  int got = 0;
+  ::sigwait(&stops, &got);
+  std::this_thread::sleep_for(std::chrono::milliseconds(1500)); // longer than the grace: saving takes its time
+  ::_exit(got == SIGTERM || got == SIGUSR1 ? 0 : 9);
+}
+
+TEST(LocalLauncher, PassesAStopSignalOnAndWaitsForRanksThatSave) {
+  for (const int signal : {SIGTERM, SIGUSR1}) {
+    const int status = signal_a_launcher(signal, ends_well_when_it_gets_a_signal, OnStopSignal::kPassOn);
+    ASSERT_TRUE(WIFEXITED(status));
+    EXPECT_EQ(WEXITSTATUS(status), 0);
+  }
+}
+
+TEST(LocalLauncher, ASecondStopSignalEndsRanksThatGoOn) {
+  const int status = signal_a_launcher(
+      SIGTERM,
+      [] {
+        ::signal(SIGTERM, SIG_IGN);
+        tells_its_process_and_sleeps();
+      },
+      OnStopSignal::kPassOn,
+      /*times=*/2);
+  ASSERT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 128 + SIGTERM);
 }
 
 TEST(LocalLauncher, WhenItIsKilledItsRanksAreToo) {

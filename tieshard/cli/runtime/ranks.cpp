@@ -89,12 +89,15 @@ std::int64_t rank_count(const RankFlags& flags) {
   return started == 1 ? flags.ranks : started;
 }
 
-int run_ranks(const RankFlags& flags, const Console& console, const std::function<void(const DeviceMesh&)>& work) {
+int run_ranks(const RankFlags& flags,
+              const Console& console,
+              const std::function<void(const DeviceMesh&)>& work,
+              OnStopSignal on_stop) {
   RankEnvironment environment = rank_environment(flags);
   require_device_in_build(environment.device);
   if (flags.ranks > 1 && environment.world_size == 1) {
     const auto report = [&console](const Diagnostic& diagnostic) { print_diagnostic(console.err, diagnostic); };
-    if (const auto status = launch_local({.ranks = flags.ranks, .on_death = report})) {
+    if (const auto status = launch_local({.ranks = flags.ranks, .on_stop = on_stop, .on_death = report})) {
       return *status;
     }
     environment = rank_environment(flags); // this process is one of the ranks now

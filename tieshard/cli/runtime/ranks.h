@@ -14,6 +14,7 @@
 #include "tieshard/cli/report.h"
 #include "tieshard/runtime/load/shard_loader.h"
 #include "tieshard/runtime/mesh/device_mesh.h"
+#include "tieshard/runtime/mesh/local_launcher.h"
 #include "tieshard/runtime/train/token_data.h"
 
 namespace CLI {
@@ -42,7 +43,10 @@ std::int64_t rank_count(const RankFlags& flags);
 /// A rank that fails prints its own Diagnostic at once, while its connections are still open; a rank that only followed
 /// says so in one line, a second later: so the cause stands first.
 /// @returns the exit status of the rank, or of the one that failed first
-int run_ranks(const RankFlags& flags, const Console& console, const std::function<void(const DeviceMesh&)>& work);
+int run_ranks(const RankFlags& flags,
+              const Console& console,
+              const std::function<void(const DeviceMesh&)>& work,
+              OnStopSignal on_stop = OnStopSignal::kEnd);
 
 /// The flags of a load as the runtime takes them.
 LoadOptions load_options(const LoadFlags& flags, int threads);

@@ -7,6 +7,7 @@
 #include <optional>
 
 #include <CLI/App.hpp>
+#include <signal.h>
 
 #include "tieshard/cli/flags.h"
 #include "tieshard/cli/lora_flag.h"
@@ -14,6 +15,7 @@
 #include "tieshard/cli/progress.h"
 #include "tieshard/cli/runtime/optimizer_flags.h"
 #include "tieshard/cli/runtime/ranks.h"
+#include "tieshard/cli/runtime/save_flags.h"
 #include "tieshard/core/base/process_memory.h"
 #include "tieshard/core/base/units.h"
 #include "tieshard/core/plan/read_plan.h"
@@ -33,10 +35,13 @@ constexpr const char* kTrainExamples =
     "  tieshard train ... --optimizer lion --lr 3e-5 --weight-decay 0.1\n"
     "  tieshard train ... --lora r=16,alpha=32,targets=q_proj,v_proj --param-dtype bfloat16 --shard-dim first\n"
     "  tieshard train ... --batch 2 --gradient-accumulation-steps 8 --activation-checkpointing\n"
+    "  tieshard train ... --save-every 30m --async-save skip --resume      save as it goes; the same line goes on from "
+    "there\n"
     "  torchrun --nproc-per-node 8 --no-python tieshard train ...\n"
     "\n"
     "OUT gets metrics.jsonl (a line a step), summary.json and export/ (a Hugging Face checkpoint),\n"
-    "with --lora or --adapter adapter/ in its place (a PEFT adapter; docs/lora.md).\n"
+    "with --lora or --adapter adapter/ in its place (a PEFT adapter; docs/lora.md), with --save-every\n"
+    "checkpoints/ (docs/checkpoints.md). SIGTERM and SIGUSR1 save after the step that runs, and end the run.\n"
     "DATA is raw little-endian tokens, e.g. of tools/tokenize_text.py.";
 
 struct TrainFlags {
@@ -49,6 +54,7 @@ struct TrainFlags {
   ShardFlags shard{};
   LoadFlags load{};
   OptimizerFlags optimizer{};
+  SaveFlags save{};
   std::string lora{};
   std::filesystem::path adapter{};
   std::string lora_tied{};
@@ -147,6 +153,7 @@ TrainConfig checked(const TrainFlags& flags) {
   config.adapter = adapter_options(flags);
   config.threads = flags.ranks.threads;
   apply(flags.optimizer, rank_count(flags.ranks), config);
+  apply(flags.save, config);
   return config;
 }
 
@@ -161,6 +168,11 @@ class RunReport {
             .on_load = [this](const ParallelModel& parallel, double seconds) { show_load(parallel, seconds); },
             .on_step = [this](const StepMetrics& metrics) { show_step(metrics); },
             .on_skipped_step = [this](std::int64_t step, const Diagnostic& finding) { show_skipped(step, finding); },
+            .on_resume = [this](const LoadedCheckpoint& loaded) { show_resume(loaded); },
+            .on_nothing_to_resume = [this] { show_fresh_start(); },
+            .on_save = [this](const SaveReport& report) { show_save(report); },
+            .on_skipped_save = [this](std::int64_t step) { show_skipped_save(step); },
+            .on_stop = [this](int signal, std::int64_t step) { show_stop(signal, step); },
             .on_export = [this](const ExportReport& report) { show_export(report); },
             .on_adapter = [this](const AdapterReport& report) { show_adapter(report); }};
   }
@@ -247,10 +259,11 @@ class RunReport {
     spent_ += metrics.seconds;
     const std::int64_t every = std::max<std::int64_t>(1, config_.steps / 10);
     const bool last = metrics.step == config_.steps;
-    if (!console_.out.terminal && metrics.step != 1 && metrics.step % every != 0 && !last) {
+    if (!console_.out.terminal && metrics.step != first_step_ + 1 && metrics.step % every != 0 && !last) {
       return;
     }
-    const double left = spent_ / static_cast<double>(metrics.step) * static_cast<double>(config_.steps - metrics.step);
+    const double left =
+        spent_ / static_cast<double>(metrics.step - first_step_) * static_cast<double>(config_.steps - metrics.step);
     char line[200];
     std::snprintf(
         line,
@@ -272,6 +285,55 @@ class RunReport {
   void show_skipped(std::int64_t step, Diagnostic finding) {
     finding.where = concat("step ", step, ", which is skipped, ", finding.where);
     print_findings(console_.err, {finding});
+  }
+
+  void show_resume(const LoadedCheckpoint& loaded) {
+    first_step_ = loaded.trainer.step;
+    print_findings(console_.err, loaded.findings);
+    console_.out.text << concat("resume  ",
+                                loaded.directory.string(),
+                                "  step ",
+                                loaded.trainer.step,
+                                ", ",
+                                format_count(loaded.trainer.tokens),
+                                " tokens, ",
+                                format_seconds(loaded.seconds),
+                                "\n");
+    console_.out.text.flush();
+  }
+
+  void show_fresh_start() {
+    console_.out.text << concat("resume  nothing to go on from in ", config_.out.string(), ": from the start\n");
+    console_.out.text.flush();
+  }
+
+  void show_save(const SaveReport& report) {
+    console_.out.text << concat(
+        "save    ", report.directory.string(), "  ", format_bytes(report.bytes), ", ", format_seconds(report.seconds));
+    if (config_.save.background) {
+      console_.out.text << concat(", in the background after ", format_seconds(report.blocked));
+    }
+    console_.out.text << "\n";
+    for (const std::filesystem::path& path : report.set_aside) {
+      console_.out.text << concat("        set aside: ", path.string(), ", of the steps that were given up\n");
+    }
+    console_.out.text.flush();
+  }
+
+  void show_skipped_save(std::int64_t step) {
+    console_.err.text << concat("note    step ", step, " is not saved: the save before it is still being written\n");
+    console_.err.text.flush();
+  }
+
+  void show_stop(int signal, std::int64_t step) {
+    console_.out.text << concat("stopped after step ",
+                                step,
+                                "/",
+                                config_.steps,
+                                " by ",
+                                signal == SIGUSR1 ? "SIGUSR1" : "SIGTERM",
+                                ": saved; go on with --resume\n");
+    console_.out.text.flush();
   }
 
   void show_export(const ExportReport& report) {
@@ -311,14 +373,16 @@ class RunReport {
   const Console& console_;
   std::optional<Progress> progress_;
   double spent_ = 0;
+  std::int64_t first_step_ = 0; ///< made by earlier jobs
 };
 
 int run_train(const TrainFlags& flags, const Console& console) {
   const TrainConfig config = checked(flags);
-  return run_ranks(flags.ranks, console, [&](const DeviceMesh& mesh) {
+  const auto work = [&](const DeviceMesh& mesh) {
     RunReport report(config, mesh, console);
     train(config, mesh, report.observer());
-  });
+  };
+  return run_ranks(flags.ranks, console, work, OnStopSignal::kPassOn);
 }
 
 void add_step_flags(CLI::App& verb, TrainConfig& config) {
@@ -375,7 +439,7 @@ void add_train(CLI::App& app, Verb& chosen) {
   verb->add_option("--model", config.model, "Hugging Face checkpoint directory")->required();
   verb->add_option("--data", config.data, "Token file")->required();
   add_token_dtype_flag(*verb, flags->data_dtype);
-  verb->add_option("--out", config.out, "Directory for the run; must not hold one")->required();
+  verb->add_option("--out", config.out, "Directory for the run; must not hold one, but with --resume")->required();
   add_rank_flags(*verb, flags->ranks);
   add_step_flags(*verb, config);
   add_optimizer_flags(*verb, flags->optimizer);
@@ -387,6 +451,7 @@ void add_train(CLI::App& app, Verb& chosen) {
   add_open_flags(*verb, flags->open);
   add_load_flags(*verb, flags->load);
   add_sharding_flags(*verb, *flags);
+  add_save_flags(*verb, flags->save);
   add_lora_flags(*verb, *flags);
   verb->add_option("--seed", config.seed, "Of the sample order, of a new adapter's values and of dropout")
       ->check(whole_number(0, std::numeric_limits<std::int64_t>::max()))

@@ -59,6 +59,7 @@ struct TorchName {
   DType dtype;
 };
 
+/// Of each dtype torch's own name first.
 constexpr TorchName kTorchNames[] = {
     {"float32", DType::kF32},
     {"float", DType::kF32},
@@ -99,6 +100,10 @@ std::optional<DType> dtype_from_torch_name(std::string_view text) {
   }
   const auto* found = std::ranges::find(kTorchNames, text, &TorchName::name);
   return found == std::end(kTorchNames) ? std::nullopt : std::optional(found->dtype);
+}
+
+std::string_view torch_name(DType dtype) {
+  return std::ranges::find(kTorchNames, dtype, &TorchName::dtype)->name;
 }
 
 int bits(DType dtype) {

@@ -49,6 +49,9 @@ std::optional<DType> dtype_from_name(std::string_view text);
 /// A config.json or flag spelling: "bfloat16", "torch.bfloat16", "bf16", "float32", "fp32", ... (floating types only).
 std::optional<DType> dtype_from_torch_name(std::string_view text);
 
+/// The spelling of config.json: "bfloat16". Pre: a floating type of whole bytes.
+std::string_view torch_name(DType dtype);
+
 /// Bits of one element: 4 and 6 for the packed types, otherwise a multiple of 8.
 int bits(DType dtype);
 

@@ -83,9 +83,9 @@ fs::path staging_of(const fs::path& directory) {
   return hidden(directory, ".staging");
 }
 
-fs::path stage_directory(const fs::path& directory) {
+fs::path stage_directory(const fs::path& directory, Existing existing) {
   std::error_code error;
-  if (fs::exists(directory, error)) {
+  if (existing == Existing::kRefuse && fs::exists(directory, error)) {
     throw InputError({.code = Code::kOutputExists,
                       .what = "the output directory holds something already",
                       .where = directory.string(),

@@ -14,9 +14,12 @@ namespace tieshard {
 /// Where `directory` is staged: a hidden name beside it. "out/" is "out".
 std::filesystem::path staging_of(const std::filesystem::path& directory);
 
+/// What happens to a directory that has the name already.
+enum class Existing { kRefuse, kReplace };
+
 /// Makes an empty staging directory; what an earlier, broken run left of it is removed. Returns staging_of(directory).
-/// @throws InputError output-exists when `directory` is there already; PeerError io-failed
-std::filesystem::path stage_directory(const std::filesystem::path& directory);
+/// @throws InputError output-exists when `directory` is there already and is not to be replaced; PeerError io-failed
+std::filesystem::path stage_directory(const std::filesystem::path& directory, Existing existing = Existing::kRefuse);
 
 /// Syncs the staging directory and renames it to `directory`. Pre: its files are synced.
 /// @throws PeerError io-failed

@@ -147,7 +147,7 @@ void load_adapter(torch::nn::Module& module,
   });
 }
 
-AdapterReport save_adapter(const FsdpState& state, const LoraPlan& plan, const fs::path& directory) {
+AdapterReport save_adapter(const FsdpState& state, const LoraPlan& plan, const fs::path& directory, Existing existing) {
   const auto start = std::chrono::steady_clock::now();
   const DeviceMesh& mesh = state.world();
   const std::vector<AdapterTensor> tensors = written_tensors(plan);
@@ -160,7 +160,7 @@ AdapterReport save_adapter(const FsdpState& state, const LoraPlan& plan, const f
   agree(mesh, "adapter: stage", [&] {
     layout = layout_of(tensors, parameters);
     if (mesh.rank() == 0) {
-      write_text_file(stage_directory(directory) / "adapter_config.json", plan.config.to_json());
+      write_text_file(stage_directory(directory, existing) / "adapter_config.json", plan.config.to_json());
       File::create(path, layout.file_bytes).write_at(0, std::as_bytes(std::span(layout.prefix)));
     }
   });
@@ -176,7 +176,7 @@ AdapterReport save_adapter(const FsdpState& state, const LoraPlan& plan, const f
   agree(mesh, "adapter: publish", [&] {
     if (mesh.rank() == 0) {
       AdapterFile::open(staging_of(directory)).match(plan);
-      publish_directory(directory);
+      existing == Existing::kReplace ? replace_directory(directory) : publish_directory(directory);
     }
   });
   return {.directory = directory,

@@ -16,6 +16,7 @@
 
 #include "tieshard/core/adapters/adapter_file.h"
 #include "tieshard/core/adapters/lora_plan.h"
+#include "tieshard/core/base/staged_directory.h"
 #include "tieshard/core/plan/shard_plan.h"
 #include "tieshard/runtime/fsdp/fsdp_state.h"
 #include "tieshard/runtime/mesh/device_mesh.h"
@@ -43,10 +44,14 @@ struct AdapterReport {
 };
 
 /// Writes `directory` as PEFT does: adapter_config.json, and adapter_model.safetensors with whole tensors in the dtypes
-/// of the parameters. Each rank writes its slices; staged, synced, read back and renamed: complete or absent. Every
+/// of the parameters. Each rank writes its slices; staged, synced, read back and renamed: complete or absent; one of
+/// that name is refused, or replaced as a whole. Every
 /// rank must call it; all must see one file system.
 /// @throws InputError output-exists; UsageError not-sharded (a parameter of the adapter that is not managed); PeerError
 ///         disk-full, io-failed, peer-failed
-AdapterReport save_adapter(const FsdpState& state, const LoraPlan& plan, const std::filesystem::path& directory);
+AdapterReport save_adapter(const FsdpState& state,
+                           const LoraPlan& plan,
+                           const std::filesystem::path& directory,
+                           Existing existing = Existing::kRefuse);
 
 } // namespace tieshard

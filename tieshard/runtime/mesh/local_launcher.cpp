@@ -133,13 +133,14 @@ class Ranks {
     }
   }
 
-  /// Sends the signals that are due.
+  /// Sends the signals that are due. Ranks that take SIGTERM for a wish to be saved are not sent it.
   void press() {
     if (ending() && Clock::now() >= deadline_) {
-      if (pressed_) {
+      const bool asked = pressed_ || options_.on_stop == OnStopSignal::kPassOn;
+      if (asked) {
         report_stuck();
       }
-      signal_all(pressed_ ? SIGKILL : SIGTERM);
+      signal_all(asked ? SIGKILL : SIGTERM);
       pressed_ = true;
       deadline_ = Clock::now() + options_.grace;
     }
@@ -159,7 +160,7 @@ class Ranks {
   }
 
  private:
-  /// Names the ranks that SIGTERM did not end: mostly the one that the others waited for.
+  /// Names the ranks that did not end: mostly the one that the others waited for.
   void report_stuck() const {
     for (const auto& [child, rank] : running_) {
       if (options_.on_death) {
@@ -167,9 +168,10 @@ class Ranks {
             {.code = Code::kRankDied,
              .what = "a rank did not end when it was asked to",
              .where = concat("rank ", rank, "/", options_.ranks, ", process ", child),
-             .why = concat("it ignored SIGTERM for ",
+             .why = concat(pressed_ ? "it ignored SIGTERM for " : "it went on after another one had failed, for ",
                            options_.grace.count() / 1000,
-                           " s: it was stopped, or hangs in the kernel"),
+                           pressed_ ? " s: it was stopped, or hangs in the kernel"
+                                    : " s: it computes, was stopped, or hangs in the kernel"),
              .fix = "it is being killed; if the others gave up waiting, this is the rank they waited for"});
       }
     }
@@ -200,11 +202,13 @@ std::optional<int> launch_local(const LaunchOptions& options) {
   sigset_t waited;
   sigset_t before;
   ::sigemptyset(&waited);
-  for (const int signal : {SIGCHLD, SIGINT, SIGTERM, SIGHUP}) {
+  const bool passes_on = options.on_stop == OnStopSignal::kPassOn;
+  for (const int signal : {SIGCHLD, SIGINT, SIGTERM, SIGHUP, passes_on ? SIGUSR1 : SIGCHLD}) {
     if (signal == SIGCHLD || !is_ignored(signal)) {
       ::sigaddset(&waited, signal);
     }
   }
+  bool passed_on = false;
   ::sigprocmask(SIG_BLOCK, &waited, &before);
   Ranks ranks(options);
   const int port = free_port();
@@ -215,9 +219,12 @@ std::optional<int> launch_local(const LaunchOptions& options) {
     }
     const timespec tick{.tv_sec = 0, .tv_nsec = starting ? 0 : 100'000'000};
     const int signal = ::sigtimedwait(&waited, nullptr, &tick);
-    if (signal > 0 && signal != SIGCHLD) {
+    if (passes_on && !passed_on && (signal == SIGTERM || signal == SIGUSR1)) {
+      passed_on = true;
+      ranks.signal_all(signal);
+    } else if (signal > 0 && signal != SIGCHLD) {
       ranks.end(128 + signal);
-      ranks.signal_all(SIGTERM);
+      ranks.signal_all(passes_on ? SIGKILL : SIGTERM);
     }
     ranks.reap();
     ranks.press();

@@ -19,8 +19,15 @@ namespace tieshard {
 /// More on one host is a slip of the finger that would bring the host down.
 inline constexpr std::int64_t kMostLocalRanks = 1024;
 
+/// What SIGTERM and SIGUSR1, as a scheduler sends them before it takes the machine away, do to this process.
+enum class OnStopSignal {
+  kEnd,    ///< all ranks are ended
+  kPassOn, ///< the ranks get the signal and end by themselves, in their own time; a second one ends them
+};
+
 struct LaunchOptions {
   std::int64_t ranks = 1;
+  OnStopSignal on_stop = OnStopSignal::kEnd;
   std::chrono::milliseconds grace{5000};           ///< after a failure or a signal: how long the others may take to end
   std::function<void(const Diagnostic&)> on_death; ///< called when a rank dies of a signal, or does not end
 };
@@ -29,9 +36,9 @@ struct LaunchOptions {
 /// LibTorch is loaded once, and not again by each. Must be called from a single-threaded process, before anything that
 /// a copy may not share is open.
 ///
-/// When a rank fails or this process gets SIGINT, SIGTERM or SIGHUP, the others get SIGTERM after `grace` and SIGKILL
-/// after another `grace`; when this process is killed, the kernel kills them. No process is left behind, nor is one
-/// started after such an event.
+/// When a rank fails or this process gets SIGINT, SIGTERM or SIGHUP (but see OnStopSignal), the others get SIGTERM
+/// after `grace` and SIGKILL after another `grace`; when this process is killed, the kernel kills them. No process is
+/// left behind, nor is one started after such an event.
 ///
 /// @returns nothing in a rank, whose environment then has torchrun's variables; in this process, when all ranks have
 ///         ended, 0, else the exit status of the rank that failed first (128 + signal when a signal ended it or this

@@ -15,12 +15,14 @@ namespace {
 
 std::vector<std::vector<TensorSpec>> split(const ShardPlan& plan,
                                            const Checkpoint& source,
-                                           std::uint64_t max_shard_bytes) {
+                                           std::uint64_t max_shard_bytes,
+                                           std::optional<DType> wanted) {
   std::vector<std::vector<TensorSpec>> parts(1);
   std::uint64_t filled = 0;
   for (const ShardedParameter& parameter : plan.parameters()) {
     const StoredTensor* stored = plan.ties().source(source, parameter.fqn);
-    const DType dtype = stored != nullptr && is_wide_float(stored->dtype) ? stored->dtype : parameter.dtype;
+    const DType source_dtype = stored != nullptr && is_wide_float(stored->dtype) ? stored->dtype : parameter.dtype;
+    const DType dtype = wanted.value_or(source_dtype);
     const std::uint64_t bytes = checked_bytes(parameter.shape, dtype).value();
     if (filled > 0 && filled + bytes > max_shard_bytes) {
       parts.emplace_back();
@@ -60,8 +62,11 @@ std::optional<bool> changed_tie_flag(const ShardPlan& plan, const Checkpoint& so
 
 } // namespace
 
-std::vector<ExportFile> layout_export(const ShardPlan& plan, const Checkpoint& source, std::uint64_t max_shard_bytes) {
-  std::vector<std::vector<TensorSpec>> parts = split(plan, source, max_shard_bytes);
+std::vector<ExportFile> layout_export(const ShardPlan& plan,
+                                      const Checkpoint& source,
+                                      std::uint64_t max_shard_bytes,
+                                      std::optional<DType> dtype) {
+  std::vector<std::vector<TensorSpec>> parts = split(plan, source, max_shard_bytes, dtype);
   std::vector<ExportFile> files;
   for (std::size_t index = 0; index < parts.size(); ++index) {
     files.push_back({.name = file_name(index, parts.size()),
@@ -82,11 +87,11 @@ std::string export_index(const std::vector<ExportFile>& files) {
   return Json{{"metadata", {{"total_size", total}}}, {"weight_map", weight_map}}.dump(2) + "\n";
 }
 
-std::string export_config(const ShardPlan& plan, const Checkpoint& source) {
+std::string export_config(const ShardPlan& plan, const Checkpoint& source, std::optional<DType> dtype) {
   const std::string text = read_text_file(source.directory() / "config.json");
   const std::optional<bool> flag = changed_tie_flag(plan, source);
   const bool quantised = source.config().has("quantization_config");
-  if (!flag && !quantised) {
+  if (!flag && !quantised && !dtype) {
     return text;
   }
   nlohmann::ordered_json changed = nlohmann::ordered_json::parse(text);
@@ -95,6 +100,9 @@ std::string export_config(const ShardPlan& plan, const Checkpoint& source) {
     const auto& said = source.config().tie_word_embeddings();
     const bool nested = said && said->where.starts_with("text_config.");
     (nested ? changed["text_config"] : changed)["tie_word_embeddings"] = *flag;
+  }
+  if (dtype) { // transformers 5 writes "dtype", version 4 "torch_dtype"
+    changed[changed.contains("torch_dtype") ? "torch_dtype" : "dtype"] = torch_name(*dtype);
   }
   return changed.dump(2) + "\n";
 }

@@ -46,8 +46,8 @@ void require_all_managed(const FsdpState& state) {
 }
 
 /// Rank 0: an empty staging directory with every file at its full size.
-void stage(const fs::path& directory, const std::vector<ExportFile>& files) {
-  const fs::path staging = stage_directory(directory);
+void stage(const fs::path& directory, Existing existing, const std::vector<ExportFile>& files) {
+  const fs::path staging = stage_directory(directory, existing);
   for (const ExportFile& file : files) {
     const File created = File::create(staging / file.name, file.layout.file_bytes);
     created.write_at(0, std::as_bytes(std::span(file.layout.prefix)));
@@ -129,10 +129,10 @@ ExportReport export_hf(const FsdpState& state,
   std::vector<ExportFile> files;
   agree(mesh, "export: stage", [&] {
     require_all_managed(state);
-    files = layout_export(state.plan(), source, options.max_shard_bytes);
+    files = layout_export(state.plan(), source, options.max_shard_bytes, options.dtype);
     if (mesh.rank() == 0) {
-      stage(directory, files);
-      write_text_file(staging / "config.json", export_config(state.plan(), source));
+      stage(directory, options.existing, files);
+      write_text_file(staging / "config.json", export_config(state.plan(), source, options.dtype));
       copy_companion_files(source.directory(), staging);
       if (files.size() > 1) {
         write_text_file(staging / "model.safetensors.index.json", export_index(files));
@@ -152,7 +152,7 @@ ExportReport export_hf(const FsdpState& state,
   });
   agree(mesh, "export: publish", [&] {
     if (mesh.rank() == 0) {
-      publish_directory(directory);
+      options.existing == Existing::kReplace ? replace_directory(directory) : publish_directory(directory);
     }
   });
   for (const ExportFile& file : files) {

@@ -9,9 +9,11 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "tieshard/core/base/staged_directory.h"
 #include "tieshard/core/checkpoint/checkpoint.h"
 #include "tieshard/runtime/fsdp/fsdp_state.h"
 
@@ -19,6 +21,8 @@ namespace tieshard {
 
 struct ExportOptions {
   std::uint64_t max_shard_bytes = 50ULL << 30; ///< a larger model goes to several files with an index
+  std::optional<DType> dtype{};                ///< of every tensor; nothing: the source's
+  Existing existing = Existing::kRefuse;       ///< an export of that name is replaced as a whole, at the end
 };
 
 struct ExportReport {
@@ -30,7 +34,8 @@ struct ExportReport {
   double seconds = 0;
 };
 
-/// Writes `directory`: canonical names only, each storage once, in the dtype that it has in `source`; config.json and
+/// Writes `directory`: canonical names only, each storage once, in the dtype that it has in `source` or that is
+/// asked for; config.json and
 /// the tokenizer's and generation's files of `source` beside it. Staged in a directory of another name, synced, read
 /// back and compared, then renamed: complete or absent. Every rank must call it; all must see one file system.
 ///

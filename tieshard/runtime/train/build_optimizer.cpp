@@ -42,6 +42,10 @@ std::unique_ptr<torch::optim::Optimizer> build(const TrainConfig& config,
 
 } // namespace
 
+std::string optimizer_name(OptimizerKind kind) {
+  return kind == OptimizerKind::kLion ? "lion" : kind == OptimizerKind::kSgd ? "sgd" : "adamw";
+}
+
 GuardedOptimizer<torch::optim::Optimizer> build_optimizer(const TrainConfig& config, const ParallelModel& parallel) {
   const OptimizerGuard guard(parallel.state);
   const std::vector<ParamGroup> groups = make_param_groups(guard, parallel.state->root(), config.param_groups);

@@ -6,6 +6,8 @@
 
 #pragma once
 
+#include <string>
+
 #include <torch/optim/optimizer.h>
 
 #include "tieshard/core/optim/lr_schedule.h"
@@ -14,6 +16,9 @@
 #include "tieshard/runtime/train/train_config.h"
 
 namespace tieshard {
+
+/// "adamw", "sgd", "lion": as flags, checkpoints and messages call it.
+std::string optimizer_name(OptimizerKind kind);
 
 /// A guarded FusedAdamW, FusedSgd or Lion over every trainable parameter of the model, in the groups of
 /// `config.param_groups`. Pure on each rank, and the same on all.

@@ -12,6 +12,7 @@
 #include "tieshard/core/base/error.h"
 #include "tieshard/core/base/file.h"
 #include "tieshard/core/shm/shm_layout.h"
+#include "tieshard/runtime/train/build_optimizer.h"
 
 namespace tieshard {
 namespace {
@@ -63,10 +64,6 @@ std::string text_of(OnTieConflict rule) {
 
 std::string text_of(TokenDtype dtype) {
   return dtype == TokenDtype::kUint16 ? "uint16" : dtype == TokenDtype::kUint32 ? "uint32" : "auto";
-}
-
-std::string text_of(OptimizerKind kind) {
-  return kind == OptimizerKind::kLion ? "lion" : kind == OptimizerKind::kSgd ? "sgd" : "adamw";
 }
 
 std::string text_of(Bf16Update update) {
@@ -138,7 +135,7 @@ std::vector<NamedText> describe(const TrainConfig& config) {
       {"--seq", std::to_string(config.sequence)},
       {"--lr", text_of(config.lr)},
       {"--weight-decay", text_of(config.weight_decay)},
-      {"--optimizer", text_of(config.optimizer)},
+      {"--optimizer", optimizer_name(config.optimizer)},
       {"--beta1", text_of(config.beta1)},
       {"--beta2", text_of(config.beta2)},
       {"--eps", text_of(config.eps)},
@@ -173,6 +170,23 @@ std::vector<NamedText> describe(const TrainConfig& config) {
   };
 }
 
+std::vector<NamedText> describe_saves(const TrainConfig& config) {
+  const std::optional<BusySave>& background = config.save.background;
+  return {
+      {"--save-every", concat(config.save.every_steps, " steps, ", text_of(config.save.every_minutes), " minutes")},
+      {"--keep", std::to_string(config.save.keep)},
+      {"--async-save",
+       !background                      ? "off"
+       : *background == BusySave::kSkip ? "skip"
+                                        : "wait"},
+      {"--resume",
+       !config.resume           ? "no"
+       : config.resume->empty() ? "from --out"
+                                : "from a directory"},
+      {"--verify", text_of(config.verify)},
+      {"--export-dtype", config.export_dtype ? std::string(name(*config.export_dtype)) : "as in the model's files"}};
+}
+
 std::vector<NamedText> describe_inputs(const TrainConfig& config) {
   constexpr std::uint64_t kWhole = 16 << 20; // more than any config.json
   return {{"config.json of --model", describe_file(config.model / "config.json", kWhole)},
@@ -185,6 +199,8 @@ std::vector<NamedText> describe_inputs(const TrainConfig& config) {
 
 void require_same_config_on_ranks(const TrainConfig& config, const DeviceMesh& mesh) {
   std::vector<NamedText> texts = describe(config);
+  const std::vector<NamedText> saves = describe_saves(config);
+  texts.insert(texts.end(), saves.begin(), saves.end());
   if (mesh.size() > 1) {
     const std::vector<NamedText> inputs = describe_inputs(config);
     texts.insert(texts.end(), inputs.begin(), inputs.end());

@@ -21,6 +21,9 @@ namespace tieshard {
 /// A new field of TrainConfig gets a line here; tests/house/test_train_config.py names those that have none.
 std::vector<NamedText> describe(const TrainConfig& config);
 
+/// Those of saving and going on, which decide no number of the run.
+std::vector<NamedText> describe_saves(const TrainConfig& config);
+
 /// What --model and --data are, wherever they lie: config.json's bytes, the token file's size and its first bytes.
 /// Cheap and not complete: equal weights files are not looked for, since each rank reads the slices of its own. A file
 /// that cannot be read is described as such; whoever opens it says more.

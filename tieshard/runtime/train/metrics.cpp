@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tieshard/core/base/error.h"
+#include "tieshard/core/base/file.h"
 
 namespace tieshard {
 namespace {
@@ -15,9 +16,24 @@ double mebibytes(std::uint64_t bytes) {
   return static_cast<double>(bytes / 1024) / 1024.0;
 }
 
+/// The lines of `path` of steps up to `last`.
+std::string kept_lines(const std::filesystem::path& path, std::int64_t last) {
+  std::string kept;
+  std::ifstream file(path);
+  for (std::string line; last > 0 && std::getline(file, line);) {
+    const nlohmann::json parsed = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+    if (parsed.is_object() && parsed.value("step", last + 1) <= last) {
+      kept += line + "\n";
+    }
+  }
+  return kept;
+}
+
 } // namespace
 
-MetricsFile::MetricsFile(const std::filesystem::path& path) : path_(path), file_(path, std::ios::trunc) {
+MetricsFile::MetricsFile(const std::filesystem::path& path, std::int64_t keep) : path_(path) {
+  write_text_file(path, kept_lines(path, keep));
+  file_.open(path, std::ios::app);
   if (!file_) {
     throw PeerError({.code = Code::kIoFailed,
                      .what = "the metrics file could not be made",
@@ -59,12 +75,23 @@ std::string to_json(const RunSummary& summary) {
     seconds.push_back(step.seconds);
     losses.push_back(step.loss);
   }
-  return nlohmann::ordered_json{{"load_s", summary.load_seconds},
-                                {"ready_at", summary.ready_at},
-                                {"ranks", ranks},
-                                {"step_s", seconds},
-                                {"losses", losses},
-                                {"skipped_steps", std::ranges::count_if(summary.steps, &StepMetrics::skipped)}}
+  nlohmann::ordered_json saves = nlohmann::ordered_json::array();
+  for (const SaveReport& save : summary.saves) {
+    saves.push_back(
+        {{"step", save.step}, {"seconds", save.seconds}, {"blocked_s", save.blocked}, {"bytes", save.bytes}});
+  }
+  return nlohmann::ordered_json{
+             {"load_s", summary.load_seconds},
+             {"ready_at", summary.ready_at},
+             {"ranks", ranks},
+             {"first_step", summary.first_step},
+             {"step_s", seconds},
+             {"losses", losses},
+             {"skipped_steps", std::ranges::count_if(summary.steps, &StepMetrics::skipped)},
+             {"saves", saves},
+             {"export_s", summary.export_seconds},
+             {"stopped_by",
+              summary.stopped_by == 0 ? nlohmann::ordered_json() : nlohmann::ordered_json(summary.stopped_by)}}
              .dump(2) +
          "\n";
 }

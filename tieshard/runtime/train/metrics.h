@@ -12,6 +12,8 @@
 #include <string>
 #include <vector>
 
+#include "tieshard/runtime/state/checkpoint_writer.h"
+
 namespace tieshard {
 
 /// One optimizer step of the whole mesh.
@@ -36,14 +38,20 @@ struct RunSummary {
   double load_seconds = 0; ///< of the slowest rank: until it holds its shards, every page of them
   double ready_at = 0;     ///< Unix time in seconds at which the slowest rank did
   std::vector<RankMemory> ranks;
-  std::vector<StepMetrics> steps;
+  std::vector<StepMetrics> steps; ///< of this job
+  std::int64_t first_step = 0;    ///< made before this job, by those that it goes on from
+  std::vector<SaveReport> saves;  ///< of rank 0
+  double export_seconds = 0;
+  int stopped_by = 0; ///< the signal that ended the run before its last step; 0: none
 };
 
 /// Appends to metrics.jsonl, a line a step, flushed.
 class MetricsFile {
  public:
+  /// @param keep  steps whose lines, of earlier jobs, stay; all others, which were made after the checkpoint that a run
+  ///              goes on from, are taken out. Nothing stays of a line that a killed job left unfinished.
   /// @throws PeerError io-failed
-  explicit MetricsFile(const std::filesystem::path& path);
+  MetricsFile(const std::filesystem::path& path, std::int64_t keep);
 
   /// @throws PeerError io-failed
   void write(const StepMetrics& metrics);
@@ -54,8 +62,7 @@ class MetricsFile {
 };
 
 /// The summary as JSON text: load_s, ready_at, ranks [{rank, rss_before_load_mib, rss_after_load_mib, rss_peak_mib}],
-/// step_s, losses,
-/// skipped_steps.
+/// first_step, step_s, losses, skipped_steps, saves [{step, seconds, blocked_s, bytes}], export_s, stopped_by.
 std::string to_json(const RunSummary& summary);
 
 } // namespace tieshard

@@ -118,9 +118,13 @@ std::int64_t TokenData::sample(std::int64_t position) {
 }
 
 at::Tensor TokenData::batch(std::int64_t step, std::int64_t batch, std::int64_t rank, std::int64_t ranks) {
+  return batch_from(step * ranks * batch, batch, rank);
+}
+
+at::Tensor TokenData::batch_from(std::int64_t first, std::int64_t batch, std::int64_t rank) {
   at::Tensor ids = at::empty({batch, options_.sequence}, at::kLong);
   for (std::int64_t row = 0; row < batch; ++row) {
-    const std::int64_t position = (step * ranks + rank) * batch + row;
+    const std::int64_t position = first + rank * batch + row;
     read(sample(position) * options_.sequence, options_.sequence, ids[row].mutable_data_ptr<std::int64_t>());
   }
   return ids;

@@ -41,6 +41,10 @@ class TokenData {
   /// @throws InputError token-out-of-range (position in the file and value)
   at::Tensor batch(std::int64_t step, std::int64_t batch, std::int64_t rank, std::int64_t ranks);
 
+  /// The same for a run whose steps have not all been of one size: the global batch begins with sample `first` (from 0)
+  /// of the run's order.
+  at::Tensor batch_from(std::int64_t first, std::int64_t batch, std::int64_t rank);
+
   /// The first `count` tokens of the file, int64 [1, count]; all of them when count is 0.
   at::Tensor head(std::int64_t count) const;
 

@@ -23,6 +23,7 @@
 #include "tieshard/runtime/fsdp/policy.h"
 #include "tieshard/runtime/load/shard_loader.h"
 #include "tieshard/runtime/optim/bf16_options.h"
+#include "tieshard/runtime/state/checkpoint_writer.h"
 #include "tieshard/runtime/train/parallelize.h"
 #include "tieshard/runtime/train/token_data.h"
 
@@ -34,10 +35,19 @@ enum class OptimizerKind { kAdamW, kSgd, kLion };
 /// together, with a warning that says where it came from.
 enum class OnNonFiniteGradient { kStop, kSkip };
 
+/// When a run saves its state into OUT/checkpoints, and how. With neither steps nor minutes it saves only when a signal
+/// tells it to stop.
+struct SaveConfig {
+  std::int64_t every_steps = 0;         ///< and after the last one; 0: not by steps
+  double every_minutes = 0;             ///< and after the last step; 0: not by time
+  std::int64_t keep = 3;                ///< newest checkpoints that stay; 0: all
+  std::optional<BusySave> background{}; ///< save in the background, and what a save does that comes too early
+};
+
 struct TrainConfig {
   std::filesystem::path model; ///< Hugging Face checkpoint directory
   std::filesystem::path data;  ///< token file
-  std::filesystem::path out;   ///< gets metrics.jsonl, summary.json and export/, of an adapter adapter/ in its place
+  std::filesystem::path out;   ///< gets metrics.jsonl, summary.json, checkpoints/ and export/, of an adapter adapter/
   ResolveOptions resolve{};    ///< ties and names beside what config and files say
   std::int64_t steps = 100;
   std::int64_t batch = 1;      ///< sequences that each rank computes at once
@@ -68,6 +78,11 @@ struct TrainConfig {
   bool activation_checkpointing = false;   ///< keep a layer's input only, and compute the layer again in the backward
   std::optional<AdapterOptions> adapter{}; ///< train this alone; the base stays as it is
   bool export_model = true;                ///< write export/ at the end, or adapter/
+  std::optional<DType> export_dtype{};     ///< of export/; nothing: each tensor's in the model's files
+  SaveConfig save{};
+  /// A checkpoint or a run to go on from; empty: `out`, from the start where that holds no checkpoint.
+  std::optional<std::filesystem::path> resume{};
+  bool verify = false; ///< compare the hashes of the checkpoint that is gone on from
   bool shuffle = true;
   std::uint64_t seed = 0;
   LoadOptions load{}; ///< threads and progress are set by the run

@@ -1,7 +1,6 @@
 #include "tieshard/runtime/train/trainer.h"
 
 #include <chrono>
-#include <filesystem>
 #include <optional>
 #include <utility>
 
@@ -11,7 +10,6 @@
 #include "tieshard/core/base/error.h"
 #include "tieshard/core/base/file.h"
 #include "tieshard/core/base/process_memory.h"
-#include "tieshard/core/base/writable_directory.h"
 #include "tieshard/core/families/family.h"
 #include "tieshard/core/io/mapped_guard.h"
 #include "tieshard/runtime/mesh/agree.h"
@@ -20,6 +18,10 @@
 #include "tieshard/runtime/optim/param_groups.h"
 #include "tieshard/runtime/train/build_optimizer.h"
 #include "tieshard/runtime/train/config_text.h"
+#include "tieshard/runtime/train/resume.h"
+#include "tieshard/runtime/train/run_directory.h"
+#include "tieshard/runtime/train/run_saves.h"
+#include "tieshard/runtime/train/stop_signal.h"
 
 namespace tieshard {
 namespace {
@@ -28,29 +30,6 @@ using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
-}
-
-/// Rank 0 makes OUT; one that holds a run already is refused.
-void make_output(const TrainConfig& config) {
-  std::error_code error;
-  for (const char* name : {"metrics.jsonl", "summary.json", "export", "adapter"}) {
-    if (std::filesystem::exists(config.out / name, error)) {
-      throw InputError({.code = Code::kOutputExists,
-                        .what = "the output directory holds a run already",
-                        .where = (config.out / name).string(),
-                        .why = "a run never writes into another one",
-                        .fix = "choose another --out, or remove this one"});
-    }
-  }
-  std::filesystem::create_directories(config.out, error);
-  if (error || !std::filesystem::is_directory(config.out, error)) {
-    throw InputError({.code = Code::kBadFlag,
-                      .what = "the output directory could not be made",
-                      .where = concat("--out \"", config.out.string(), "\""),
-                      .why = error ? error.message() : "something that is no directory has this name",
-                      .fix = "give a directory that can be made, with a parent that can be written"});
-  }
-  require_writable_directory(config.out, "--out");
 }
 
 ParallelizeOptions parallelize_options(const TrainConfig& config,
@@ -167,50 +146,121 @@ bool clip_gradient(const TrainConfig& config,
   return !metrics.skipped;
 }
 
-/// The steps of a run.
-void run_steps(const TrainConfig& config,
-               const DeviceMesh& mesh,
-               ParallelModel& parallel,
-               TokenData& data,
-               const TrainObserver& observer,
-               RunSummary& summary) {
+/// What a run goes on with after it was loaded.
+struct Run {
+  const TrainConfig& config;
+  const DeviceMesh& mesh;
+  const TrainObserver& observer;
+  ParallelModel& parallel;
+  TokenData& data;
+  RunSummary& summary;
+};
+
+/// Where the run begins: its optimizer, and the generators that dropout draws from, are set to that.
+TrainerState begin(const Run& run, const RunDirectory& directory, torch::optim::Optimizer& optimizer) {
+  if (run.parallel.lora && run.parallel.lora->config.dropout > 0) {
+    at::manual_seed(run.config.seed + static_cast<std::uint64_t>(run.mesh.rank())); // of each rank's own masks
+  }
+  const bool reports = run.mesh.rank() == 0;
+  if (!directory.resume) {
+    if (run.config.resume && reports && run.observer.on_nothing_to_resume) {
+      run.observer.on_nothing_to_resume();
+    }
+    return fresh_start(run.config);
+  }
+  LoadedCheckpoint loaded = resume_run(run.config, run.parallel, optimizer, *directory.resume);
+  if (reports && run.observer.on_resume) {
+    run.observer.on_resume(loaded);
+  }
+  return std::move(loaded.trainer);
+}
+
+/// One step from batch to parameters. @returns its metrics, without the time
+StepMetrics make_step(const Run& run,
+                      const TrainerState& at,
+                      double factor,
+                      GuardedOptimizer<torch::optim::Optimizer>& optimizer) {
+  const TrainConfig& config = run.config;
+  const std::int64_t sequences = config.batch * config.gradient_accumulation_steps; // of this rank
+  at::Tensor ids;
+  agree(run.mesh, "data", [&] { ids = run.data.batch_from(at.samples, sequences, run.mesh.rank()); });
+  StepMetrics metrics{.step = at.step + 1, .lr = config.lr * factor, .tokens = config.tokens_of_step(run.mesh.size())};
+  metrics.loss = backward_global_mean(*run.parallel.model, run.mesh, ids, ids, config.gradient_accumulation_steps);
+  agree(run.mesh, "weights", require_mappings_intact); // a rank that read zeros has spoilt the gradients of all
+  if (clip_gradient(config, run.mesh, run.parallel, run.observer, metrics)) {
+    optimizer.step();
+  }
+  optimizer.zero_grad();
+  return metrics;
+}
+
+/// The steps of a run. @returns false when a signal ended it before the last one
+bool run_steps(const Run& run, const RunDirectory& directory) {
+  const TrainConfig& config = run.config;
+  const DeviceMesh& mesh = run.mesh;
   std::optional<MetricsFile> file;
-  auto optimizer = build_optimizer(config, parallel);
+  auto optimizer = build_optimizer(config, run.parallel);
   const GroupRates rates(optimizer.raw());
   const LrSchedule schedule = lr_schedule_of(config, mesh.size());
-  parallel.model->train();
-  if (parallel.lora && parallel.lora->config.dropout > 0) {
-    at::manual_seed(config.seed + static_cast<std::uint64_t>(mesh.rank())); // of each rank's own masks
-  }
-  const std::int64_t sequences = config.batch * config.gradient_accumulation_steps; // of this rank in a step
-  const std::int64_t tokens = config.tokens_of_step(mesh.size());
-  for (std::int64_t step = 0; step < config.steps; ++step) {
+  TrainerState at = begin(run, directory, optimizer.raw());
+  run.summary.first_step = at.step;
+  RunSaves saves(config, mesh, run.parallel, optimizer.raw(), run.observer, run.summary);
+  run.parallel.model->train();
+  const std::int64_t first = at.step;
+  while (at.step < config.steps && run.summary.stopped_by == 0) {
     const Clock::time_point start = Clock::now();
-    at::Tensor ids;
-    agree(mesh, "data", [&] { ids = data.batch(step, sequences, mesh.rank(), mesh.size()); });
-    const double factor = schedule.factor(config.schedule_by_tokens ? step * tokens : step);
+    const double factor = schedule.factor(config.schedule_by_tokens ? at.tokens : at.step);
     rates.apply(optimizer.raw(), factor);
-    StepMetrics metrics{.step = step + 1, .lr = config.lr * factor, .tokens = tokens};
-    metrics.loss = backward_global_mean(*parallel.model, mesh, ids, ids, config.gradient_accumulation_steps);
-    agree(mesh, "weights", require_mappings_intact); // a rank that read zeros has spoilt the gradients of all
-    if (clip_gradient(config, mesh, parallel, observer, metrics)) {
-      optimizer.step();
-    }
-    optimizer.zero_grad();
-    metrics.seconds = slowest(mesh, seconds_since(start));
-    summary.steps.push_back(metrics);
+    StepMetrics metrics = make_step(run, at, factor, optimizer);
+    const StepEnd end = exchange(
+        mesh, {.seconds = seconds_since(start), .signal = StopSignals::received(), .due = saves.due_by_time()});
+    metrics.seconds = end.seconds;
+    run.summary.stopped_by = end.signal;
+    run.summary.steps.push_back(metrics);
     agree(mesh, "metrics", [&] {
+      saves.require_no_failure();
       if (mesh.rank() == 0) {
         if (!file) { // only now, so that a run that never made a step can be started again
-          file.emplace(config.out / "metrics.jsonl");
+          file.emplace(config.out / "metrics.jsonl", first);
         }
         file->write(metrics);
       }
     });
-    if (mesh.rank() == 0 && observer.on_step) {
-      observer.on_step(metrics);
+    if (mesh.rank() == 0 && run.observer.on_step) {
+      run.observer.on_step(metrics);
+    }
+    ++at.step;
+    at.samples += config.batch * config.gradient_accumulation_steps * mesh.size();
+    at.tokens += metrics.tokens;
+    saves.after_step(at, end);
+  }
+  saves.finish();
+  if (run.summary.stopped_by != 0 && mesh.rank() == 0 && run.observer.on_stop) {
+    run.observer.on_stop(run.summary.stopped_by, at.step);
+  }
+  return run.summary.stopped_by == 0;
+}
+
+/// export/, or adapter/ in its place; an earlier job's is replaced.
+void export_run(const Run& run) {
+  const Clock::time_point start = Clock::now();
+  const bool reports = run.mesh.rank() == 0;
+  if (run.parallel.lora) {
+    const AdapterReport report =
+        save_adapter(*run.parallel.state, *run.parallel.lora, run.config.out / "adapter", Existing::kReplace);
+    if (reports && run.observer.on_adapter) {
+      run.observer.on_adapter(report);
+    }
+  } else {
+    const ExportReport report = export_hf(*run.parallel.state,
+                                          run.parallel.checkpoint,
+                                          run.config.out / "export",
+                                          {.dtype = run.config.export_dtype, .existing = Existing::kReplace});
+    if (reports && run.observer.on_export) {
+      run.observer.on_export(report);
     }
   }
+  run.summary.export_seconds = seconds_since(start);
 }
 
 } // namespace
@@ -247,16 +297,15 @@ double backward_global_mean(CausalLm& model,
 }
 
 RunSummary train(const TrainConfig& config, const DeviceMesh& mesh, const TrainObserver& observer) {
+  const StopSignals signals;
   at::set_num_threads(config.threads);
   require_same_config_on_ranks(config, mesh);
   std::optional<TokenData> data;
   agree(mesh, "inputs", [&] {
     data.emplace(open_data(config));
     lr_schedule_of(config, mesh.size()); // refuses one that cannot be followed
-    if (mesh.rank() == 0) {
-      make_output(config);
-    }
   });
+  const RunDirectory directory = open_run_directory(config, mesh);
   RunSummary summary;
   RankMemory memory{.before_load = peak_resident_bytes()};
   const Clock::time_point start = Clock::now();
@@ -268,13 +317,9 @@ RunSummary train(const TrainConfig& config, const DeviceMesh& mesh, const TrainO
   if (mesh.rank() == 0 && observer.on_load) {
     observer.on_load(parallel, summary.load_seconds);
   }
-  run_steps(config, mesh, parallel, *data, observer, summary);
-  std::optional<ExportReport> report;
-  std::optional<AdapterReport> adapter;
-  if (config.export_model && parallel.lora) {
-    adapter = save_adapter(*parallel.state, *parallel.lora, config.out / "adapter");
-  } else if (config.export_model) {
-    report = export_hf(*parallel.state, parallel.checkpoint, config.out / "export");
+  const Run run{config, mesh, observer, parallel, *data, summary};
+  if (run_steps(run, directory) && config.export_model) {
+    export_run(run);
   }
   memory.end = peak_resident_bytes();
   gather_memory(mesh, memory, summary);
@@ -283,12 +328,6 @@ RunSummary train(const TrainConfig& config, const DeviceMesh& mesh, const TrainO
       write_text_file(config.out / "summary.json", to_json(summary));
     }
   });
-  if (mesh.rank() == 0 && observer.on_export && report) {
-    observer.on_export(*report);
-  }
-  if (mesh.rank() == 0 && observer.on_adapter && adapter) {
-    observer.on_adapter(*adapter);
-  }
   return summary;
 }
 

@@ -1,8 +1,9 @@
 // tieshard/runtime/train/trainer.h
 //
-// The training run: load, steps, export.
+// The training run: load, go on from a checkpoint, steps, saves, export.
 //
-// Flow: train_config -> [this] (parallelize, token_data, build_optimizer, clip_grad_norm, export_hf) -> OUT
+// Flow: train_config -> [this] (parallelize, resume, token_data, build_optimizer, clip_grad_norm, run_saves, export_hf)
+//       -> OUT
 
 #pragma once
 
@@ -11,7 +12,9 @@
 #include "tieshard/runtime/adapters/adapter_weights.h"
 #include "tieshard/runtime/mesh/device_mesh.h"
 #include "tieshard/runtime/models/causal_lm.h"
+#include "tieshard/runtime/state/checkpoint_writer.h"
 #include "tieshard/runtime/state/hf_export.h"
+#include "tieshard/runtime/state/load_checkpoint.h"
 #include "tieshard/runtime/train/metrics.h"
 #include "tieshard/runtime/train/parallelize.h"
 #include "tieshard/runtime/train/train_config.h"
@@ -25,6 +28,11 @@ struct TrainObserver {
   std::function<void(const ParallelModel&, double seconds)> on_load{};
   std::function<void(const StepMetrics&)> on_step{};
   std::function<void(std::int64_t step, const Diagnostic&)> on_skipped_step{}; ///< before its on_step
+  std::function<void(const LoadedCheckpoint&)> on_resume{};
+  std::function<void()> on_nothing_to_resume{}; ///< asked to go on from OUT, which holds no checkpoint
+  std::function<void(const SaveReport&)> on_save{};
+  std::function<void(std::int64_t step)> on_skipped_save{}; ///< the one before was still being written
+  std::function<void(int signal, std::int64_t step)> on_stop{};
   std::function<void(const ExportReport&)> on_export{};
   std::function<void(const AdapterReport&)> on_adapter{};
 };
@@ -45,11 +53,12 @@ double backward_global_mean(CausalLm& model,
                             const at::Tensor& labels,
                             std::int64_t accumulation_steps = 1);
 
-/// Runs `config` on the ranks of `mesh`; every rank must call it.
-/// @throws InputError bad-environment (ranks with different configurations), output-exists and bad-flag (before
+/// Runs `config` on the ranks of `mesh`; every rank must call it. SIGTERM and SIGUSR1 end it after the step that it is
+/// in, saved, without an export; the summary says so.
+/// @throws InputError bad-environment (ranks with different configurations), and what open_run_directory (before
 /// anything
-///         is loaded), and what parallelize, TokenData, build_optimizer, clip_grad_norm, export_hf and save_adapter
-///         throw
+///         is loaded), parallelize, TokenData, build_optimizer, resume_run, clip_grad_norm, CheckpointWriter, export_hf
+///         and save_adapter throw
 RunSummary train(const TrainConfig& config, const DeviceMesh& mesh, const TrainObserver& observer = {});
 
 } // namespace tieshard

@@ -1,0 +1,95 @@
+#include "tieshard/runtime/train/run_directory.h"
+
+#include <string>
+#include <system_error>
+
+#include "tieshard/core/base/error.h"
+#include "tieshard/core/base/writable_directory.h"
+#include "tieshard/core/state/checkpoint_store.h"
+#include "tieshard/core/state/find_checkpoint.h"
+#include "tieshard/runtime/mesh/agree.h"
+#include "tieshard/runtime/mesh/collectives.h"
+
+namespace tieshard {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// `path` is `directory` or lies in it.
+bool is_within(const fs::path& path, const fs::path& directory) {
+  std::error_code error;
+  const fs::path relative =
+      fs::weakly_canonical(path, error).lexically_relative(fs::weakly_canonical(directory, error));
+  return !relative.empty() && *relative.begin() != "..";
+}
+
+void refuse_earlier_run(const fs::path& out) {
+  std::error_code error;
+  for (const char* name : {"metrics.jsonl", "summary.json", "export", "adapter", "checkpoints"}) {
+    if (fs::exists(out / name, error)) {
+      throw InputError({.code = Code::kOutputExists,
+                        .what = "the output directory holds a run already",
+                        .where = (out / name).string(),
+                        .why = "a run never writes into another one",
+                        .fix = "go on with it (--resume), choose another --out, or remove this one"});
+    }
+  }
+}
+
+void make_directory(const fs::path& out) {
+  std::error_code error;
+  fs::create_directories(out, error);
+  if (error || !fs::is_directory(out, error)) {
+    throw InputError({.code = Code::kBadFlag,
+                      .what = "the output directory could not be made",
+                      .where = concat("--out \"", out.string(), "\""),
+                      .why = error ? error.message() : "something that is no directory has this name",
+                      .fix = "give a directory that can be made, with a parent that can be written"});
+  }
+  require_writable_directory(out, "--out");
+}
+
+/// What rank 0 finds: whether the run goes on from something.
+bool find_start(const TrainConfig& config) {
+  if (!config.resume) {
+    return false;
+  }
+  const bool own = config.resume->empty();
+  const fs::path given = own ? config.out : *config.resume;
+  return !own || !CheckpointStore(checkpoints_of(given)).steps().empty();
+}
+
+} // namespace
+
+fs::path checkpoints_of(const fs::path& run) {
+  return run / "checkpoints";
+}
+
+RunDirectory open_run_directory(const TrainConfig& config, const DeviceMesh& mesh) {
+  RunDirectory run;
+  bool resumes = false;
+  agree(mesh, "output directory", [&] {
+    if (mesh.rank() != 0) {
+      return;
+    }
+    resumes = find_start(config);
+    const fs::path given = !resumes || config.resume->empty() ? config.out : *config.resume;
+    const bool goes_on_here = resumes && is_within(given, config.out);
+    if (!goes_on_here) {
+      refuse_earlier_run(config.out);
+    }
+    if (resumes) {
+      find_checkpoint(given, Verify::kSizes); // refuses what cannot be gone on from, before anything is loaded
+    }
+    make_directory(config.out);
+    run.lock = DirectoryLock::take(config.out);
+  });
+  const std::string said =
+      all_gather_text(mesh, resumes ? "resume" : "start", CollectivePurpose::named("resume")).front();
+  if (said == "resume") {
+    run.resume = config.resume->empty() ? config.out : *config.resume;
+  }
+  return run;
+}
+
+} // namespace tieshard

@@ -1,0 +1,33 @@
+// tieshard/runtime/train/run_directory.h
+//
+// The directory of a run: made, locked and checked before anything is loaded.
+//
+// Flow: train_config -> [this] -> trainer
+
+#pragma once
+
+#include <filesystem>
+#include <optional>
+
+#include "tieshard/core/state/directory_lock.h"
+#include "tieshard/runtime/mesh/device_mesh.h"
+#include "tieshard/runtime/train/train_config.h"
+
+namespace tieshard {
+
+/// RUN/checkpoints
+std::filesystem::path checkpoints_of(const std::filesystem::path& run);
+
+/// What a run begins with.
+struct RunDirectory {
+  std::optional<DirectoryLock> lock;           ///< of rank 0: no other job writes there
+  std::optional<std::filesystem::path> resume; ///< what load_checkpoint() is given; nothing: a run from the start
+};
+
+/// Makes config.out. It may not hold a run already, unless the run goes on from it: then files of the earlier job stay.
+/// A collective; every rank must call it.
+/// @throws InputError output-exists (a run is there and is not the one to go on from), directory-in-use, bad-flag (it
+///         cannot be made or written), and as find_checkpoint for what is to be gone on from
+RunDirectory open_run_directory(const TrainConfig& config, const DeviceMesh& mesh);
+
+} // namespace tieshard
