@@ -17,7 +17,7 @@ using nlohmann::ordered_json;
 
 TEST(MetricsFile, HasALineAStepThatIsThereAtOnce) {
   const auto path = fresh_directory("out") / "metrics.jsonl";
-  MetricsFile file(path);
+  MetricsFile file(path, 0);
   file.write({.step = 1, .loss = 2.5, .grad_norm = 0.25, .lr = 1e-4, .tokens = 512, .seconds = 0.125});
   EXPECT_EQ(read_text_file(path),
             "{\"step\":1,\"loss\":2.5,\"grad_norm\":0.25,\"lr\":0.0001,\"tokens\":512,\"seconds\":0.125,"
@@ -30,13 +30,13 @@ TEST(MetricsFile, HasALineAStepThatIsThereAtOnce) {
 TEST(MetricsFile, KeepsALossToItsLastBit) {
   const auto path = fresh_directory("out") / "metrics.jsonl";
   const double loss = 1.0 / 3.0;
-  MetricsFile(path).write({.step = 1, .loss = loss});
+  MetricsFile(path, 0).write({.step = 1, .loss = loss});
   EXPECT_EQ(ordered_json::parse(read_text_file(path)).at("loss").get<double>(), loss);
 }
 
 TEST(MetricsFile, SaysThatAStepWasSkippedAndHasNoNumberForItsNorm) {
   const auto path = fresh_directory("out") / "metrics.jsonl";
-  MetricsFile(path).write({.step = 1, .grad_norm = std::numeric_limits<double>::quiet_NaN(), .skipped = true});
+  MetricsFile(path, 0).write({.step = 1, .grad_norm = std::numeric_limits<double>::quiet_NaN(), .skipped = true});
   const ordered_json line = ordered_json::parse(read_text_file(path));
   EXPECT_TRUE(line.at("grad_norm").is_null());
   EXPECT_EQ(line.at("skipped"), true);
@@ -44,7 +44,7 @@ TEST(MetricsFile, SaysThatAStepWasSkippedAndHasNoNumberForItsNorm) {
 
 TEST(MetricsFile, ThatCannotBeMadeIsRefused) {
   const auto path = fresh_directory("out") / "none" / "metrics.jsonl";
-  expect_refusal([&] { MetricsFile file(path); }, Code::kIoFailed, {"metrics.jsonl"});
+  expect_refusal([&] { MetricsFile file(path, 0); }, Code::kIoFailed, {"metrics.jsonl"});
 }
 
 TEST(RunSummaryJson, HasTheFieldsThatProgramsRead) {

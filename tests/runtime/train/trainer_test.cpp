@@ -97,7 +97,7 @@ TEST_P(Train, RefusesAnOutputThatHoldsARunBeforeItLoadsAnything) {
     if (mesh.rank() == 0) {
       expect_refusal(run, Code::kOutputExists, {"metrics.jsonl"});
     } else {
-      expect_refusal(run, Code::kPeerFailed, {"stage inputs", "rank 0 says"});
+      expect_refusal(run, Code::kPeerFailed, {"stage output directory", "rank 0 says"});
     }
   });
   EXPECT_EQ(read_text_file(out / "metrics.jsonl"), "of another run\n");

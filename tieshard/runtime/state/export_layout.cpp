@@ -102,7 +102,9 @@ std::string export_config(const ShardPlan& plan, const Checkpoint& source, std::
     (nested ? changed["text_config"] : changed)["tie_word_embeddings"] = *flag;
   }
   if (dtype) { // transformers 5 writes "dtype", version 4 "torch_dtype"
-    changed[changed.contains("torch_dtype") ? "torch_dtype" : "dtype"] = torch_name(*dtype);
+    const bool nested = changed.contains("text_config") && changed["text_config"].contains("dtype");
+    (nested ? changed["text_config"] : changed)[changed.contains("torch_dtype") ? "torch_dtype" : "dtype"] =
+        torch_name(*dtype);
   }
   return changed.dump(2) + "\n";
 }
