@@ -132,7 +132,7 @@ def test_ctrl_c_reaches_the_whole_group_and_leaves_nothing(running):
     assert "rank-died" not in output.text(), "an interrupt is no accident"
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP, signal.SIGKILL])
 def test_a_signal_to_the_launcher_alone_leaves_nothing(running, number):
     process, _ = running
     process.send_signal(number)
