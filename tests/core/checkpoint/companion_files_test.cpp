@@ -17,7 +17,8 @@ void write(const fs::path& path, const std::string& text) {
 }
 
 TEST(CompanionFiles, AreWhatTokenizersAndGenerationLeaveBesideTheWeights) {
-  const fs::path from = fresh_directory("from");
+  const CheckpointFixture source; // has a config.json
+  const fs::path& from = source.path();
   for (const char* name : {"tokenizer.json",
                            "merges.txt",
                            "spiece.model",
@@ -34,7 +35,9 @@ TEST(CompanionFiles, AreWhatTokenizersAndGenerationLeaveBesideTheWeights) {
     write(from / name, name);
   }
   fs::create_directory(from / "folder.json");
-  const fs::path to = fresh_directory("to");
+  const CheckpointFixture target;
+  const fs::path& to = target.path();
+  fs::remove(to / "config.json");
   copy_companion_files(from, to);
   std::vector<std::string> copied;
   for (const fs::directory_entry& entry : fs::directory_iterator(to)) {

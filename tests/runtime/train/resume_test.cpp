@@ -1,8 +1,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <signal.h>
-
 #include <nlohmann/json.hpp>
+#include <signal.h>
 
 #include "tieshard/core/base/file.h"
 #include "tieshard/core/state/find_checkpoint.h"
@@ -12,6 +11,7 @@
 
 #include "tests/support/diagnostics.h"
 #include "tests/support/ranks.h"
+#include "tests/support/refusal_on_ranks.h"
 #include "tests/support/saved_tensors.h"
 #include "tests/support/tiny_llama.h"
 
@@ -81,7 +81,8 @@ RunSummary train_until(const TrainConfig& config, const DeviceMesh& mesh, std::i
 void expect_same_end(const fs::path& one, const fs::path& other) {
   const std::string last = CheckpointStore::name_of(kSteps);
   EXPECT_EQ(saved_tensors(checkpoints_of(one) / last), saved_tensors(checkpoints_of(other) / last));
-  EXPECT_EQ(read_text_file(one / "export" / "model.safetensors"), read_text_file(other / "export" / "model.safetensors"));
+  EXPECT_EQ(read_text_file(one / "export" / "model.safetensors"),
+            read_text_file(other / "export" / "model.safetensors"));
 }
 
 /// Step and loss of each line.
@@ -226,7 +227,7 @@ TEST_F(Resume, SaysWhichFlagsAreOthersThanBefore) {
 }
 
 TEST_F(Resume, StartsFromTheModelWhereThereIsNothing) {
-  config.steps = 1;
+  config.steps = 2;
   on_ranks(2, [&](const DeviceMesh& mesh) {
     int told = 0;
     train(config, mesh, {.on_nothing_to_resume = [&] { ++told; }});
@@ -237,9 +238,7 @@ TEST_F(Resume, StartsFromTheModelWhereThereIsNothing) {
 TEST_F(Resume, RefusesADirectoryWithoutACheckpoint) {
   config.resume = fresh_directory("nothing");
   on_ranks(2, [&](const DeviceMesh& mesh) {
-    expect_refusal([&] { train(config, mesh); },
-                   mesh.rank() == 0 ? Code::kNoCheckpoint : Code::kPeerFailed,
-                   {"nothing"});
+    expect_refusal_of_rank(mesh, 0, [&] { train(config, mesh); }, Code::kNoCheckpoint, {"nothing"});
   });
   EXPECT_FALSE(fs::exists(config.out));
 }
@@ -273,9 +272,7 @@ TEST_F(Resume, OfAFinishedRunExportsAgain) {
 TEST_F(Resume, TwoJobsWithOneDirectoryAreRefused) {
   const DirectoryLock other = DirectoryLock::take(config.out);
   on_ranks(2, [&](const DeviceMesh& mesh) {
-    expect_refusal([&] { train(config, mesh); },
-                   mesh.rank() == 0 ? Code::kDirectoryInUse : Code::kPeerFailed,
-                   {"run"});
+    expect_refusal_of_rank(mesh, 0, [&] { train(config, mesh); }, Code::kDirectoryInUse, {"run"});
   });
 }
 
