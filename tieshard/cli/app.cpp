@@ -11,6 +11,7 @@
 #include "tieshard/cli/merge_adapter.h"
 #include "tieshard/cli/plan.h"
 #include "tieshard/cli/report.h"
+#include "tieshard/cli/reshard.h"
 #include "tieshard/cli/runtime_program.h"
 #include "tieshard/cli/ties.h"
 
@@ -28,6 +29,7 @@ constexpr const char* kExamples =
     "  tieshard load smollm2/ --ranks 2           load it and give account of every element\n"
     "  tieshard train --model smollm2/ --data tokens.bin --out runs/a --ranks 2 --steps 200\n"
     "  tieshard merge-adapter smollm2/ runs/a/adapter merged/    a LoRA adapter added into the weights\n"
+    "  tieshard reshard runs/a/ three/ --ranks 3  a training checkpoint for another number of ranks\n"
     "  tieshard demo                              the whole walk on a tiny model, under a minute\n"
     "\n"
     "Exit status: 0 success, 1 the answer is no (demo), 2 a file or flag is wrong, 3 a call is wrong,\n"
@@ -89,6 +91,7 @@ int run_tieshard(int argc, const char* const* argv, const Console& console) {
   add_doctor(app, chosen);
   add_load(app, chosen);
   add_merge_adapter(app, chosen);
+  add_reshard(app, chosen);
   list_runtime_verbs(app);
   add_demo(app, chosen);
   add_help(app, chosen);

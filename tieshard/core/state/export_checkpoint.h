@@ -20,23 +20,23 @@
 namespace tieshard {
 
 struct ExportCheckpointOptions {
-  std::filesystem::path config_from;           ///< where config.json, tokenizer and generation files are; empty: `in`
-  std::optional<DType> dtype;                  ///< of all floating-point tensors; nothing: the base model's, see below
+  std::filesystem::path config_from{};         ///< where config.json, tokenizer and generation files are; empty: `in`
+  std::optional<DType> dtype{};                ///< of all floating-point tensors; nothing: the base model's, see below
   std::uint64_t max_shard_bytes = 50ULL << 30; ///< a larger model goes to several files with an index
   std::uint64_t memory = 128 << 20;
   int threads = 1;
   bool verify = false; ///< hashes of `in` before it is used
-  std::function<void(std::uint64_t done, std::uint64_t total)> on_progress;
+  std::function<void(std::uint64_t done, std::uint64_t total)> on_progress{};
 };
 
 struct ExportCheckpointReport {
-  std::filesystem::path directory;
-  std::vector<std::string> files;
-  std::vector<std::string> left_out; ///< optimizer state, and aliases
+  std::filesystem::path directory{};
+  std::vector<std::string> files{};
+  std::vector<std::string> left_out{}; ///< optimizer state, and aliases
   std::int64_t tensors = 0;
   std::uint64_t bytes = 0;
   double seconds = 0;
-  std::vector<Diagnostic> findings;
+  std::vector<Diagnostic> findings{};
 };
 
 /// Writes `out`, which must not be there: parameters only, canonical names only, rows beyond the configuration's

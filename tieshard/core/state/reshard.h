@@ -21,21 +21,21 @@ namespace tieshard {
 
 struct ReshardOptions {
   std::int64_t ranks = 1;
-  std::optional<ShardDimPolicy> shard_dim; ///< nothing: each parameter stays on the dimension that it is on
-  std::map<std::string, int> dims;         ///< overrides, by name
-  std::uint64_t memory = 128 << 20;        ///< the most that buffers take
+  std::optional<ShardDimPolicy> shard_dim{}; ///< nothing: each parameter stays on the dimension that it is on
+  std::map<std::string, int> dims{};         ///< overrides, by name
+  std::uint64_t memory = 128 << 20;          ///< the most that buffers take
   int threads = 1;
-  bool verify = false;                                                      ///< hashes of IN before it is used
-  std::function<void(std::uint64_t done, std::uint64_t total)> on_progress; ///< bytes written
+  bool verify = false;                                                        ///< hashes of IN before it is used
+  std::function<void(std::uint64_t done, std::uint64_t total)> on_progress{}; ///< bytes written
 };
 
 struct ReshardReport {
-  std::filesystem::path directory;
+  std::filesystem::path directory{};
   std::int64_t ranks = 0;
   std::int64_t tensors = 0;
   std::uint64_t bytes = 0; ///< of the new shard files
   double seconds = 0;
-  std::vector<Diagnostic> findings;
+  std::vector<Diagnostic> findings{};
 };
 
 /// Writes `out`, which must not be there: staged, synced, renamed. What is no tensor is copied; a directory without a
