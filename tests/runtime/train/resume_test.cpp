@@ -226,6 +226,21 @@ TEST_F(Resume, SaysWhichFlagsAreOthersThanBefore) {
   EXPECT_EQ(metric_lines(config.out).size(), 8U);
 }
 
+TEST_F(Resume, SaysThatTheBaseOfAnAdapterHasOtherWeights) {
+  AdapterOptions adapter;
+  adapter.config.targets.names = {"q_proj"};
+  config.adapter = adapter;
+  TrainConfig changed = config;
+  changed.model = write_tiny_llama("another", {.tied = true, .head = StoredHead::kEqual});
+  changed.steps = 7;
+  on_ranks(1, [&](const DeviceMesh& mesh) {
+    train(config, mesh);
+    std::string text;
+    train(changed, mesh, {.on_resume = [&](const LoadedCheckpoint& loaded) { text = loaded.findings.at(0).why; }});
+    EXPECT_THAT(text, ::testing::HasSubstr("the weights of --model was 1 files"));
+  });
+}
+
 TEST_F(Resume, StartsFromTheModelWhereThereIsNothing) {
   config.steps = 2;
   on_ranks(2, [&](const DeviceMesh& mesh) {

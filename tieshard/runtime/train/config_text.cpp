@@ -17,7 +17,7 @@
 namespace tieshard {
 namespace {
 
-/// Of the token file, that are compared.
+/// Bytes of a large file that are compared.
 constexpr std::uint64_t kLookedAt = 64 << 10;
 
 /// All digits, so that no two numbers look alike.
@@ -195,6 +195,33 @@ std::vector<NamedText> describe_inputs(const TrainConfig& config) {
            config.adapter && !config.adapter->directory.empty()
                ? describe_file(config.adapter->directory / "adapter_config.json", kWhole)
                : "none"}};
+}
+
+NamedText describe_weights(const TrainConfig& config) {
+  NamedText weights{"the weights of --model", ""};
+  try {
+    std::string looked_at;
+    std::uint64_t bytes = 0;
+    int count = 0;
+    for (const std::string& name : list_directory(config.model)) {
+      if (name.starts_with(".") || !name.ends_with(".safetensors")) {
+        continue;
+      }
+      const File file = File::open_for_reading(config.model / name);
+      const std::uint64_t size = file.size();
+      const std::uint64_t part = std::min(kLookedAt, size);
+      std::string ends(2 * part, '\0');
+      file.read_at(0, std::as_writable_bytes(std::span(ends).first(part)));
+      file.read_at(size - part, std::as_writable_bytes(std::span(ends).last(part)));
+      looked_at += concat(name, " ", size, " ", hash_text(ends), "\n");
+      bytes += size;
+      ++count;
+    }
+    weights.value = concat(count, " files, ", bytes, " bytes, of hash ", hash_text(looked_at));
+  } catch (const Error& error) {
+    weights.value = id(error.diagnostic().code);
+  }
+  return weights;
 }
 
 void require_same_config_on_ranks(const TrainConfig& config, const DeviceMesh& mesh) {

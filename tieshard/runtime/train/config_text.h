@@ -29,6 +29,10 @@ std::vector<NamedText> describe_saves(const TrainConfig& config);
 /// that cannot be read is described as such; whoever opens it says more.
 std::vector<NamedText> describe_inputs(const TrainConfig& config);
 
+/// The weights of --model, for the checkpoints of a run that leave them out: how many files and bytes, and a hash of
+/// each one's name, size, first and last bytes, which are header and values.
+NamedText describe_weights(const TrainConfig& config);
+
 /// Refuses, on every rank and before anything is opened, ranks whose configurations or inputs differ. Every rank of
 /// `mesh` must call it. @throws InputError bad-environment, naming each flag, the ranks and what they were given
 void require_same_config_on_ranks(const TrainConfig& config, const DeviceMesh& mesh);

@@ -56,6 +56,8 @@ TrainerState fresh_start(const TrainConfig& config) {
       start.flags[text.name] = text.value;
     }
   }
+  const NamedText weights = describe_weights(config);
+  start.flags[weights.name] = weights.value;
   return start;
 }
 
