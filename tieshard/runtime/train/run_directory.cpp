@@ -2,6 +2,7 @@
 
 #include <string>
 #include <system_error>
+#include <vector>
 
 #include "tieshard/core/base/error.h"
 #include "tieshard/core/base/writable_directory.h"
@@ -23,15 +24,22 @@ bool is_within(const fs::path& path, const fs::path& directory) {
   return !relative.empty() && *relative.begin() != "..";
 }
 
-void refuse_earlier_run(const fs::path& out) {
+/// @param again  the run begins again where it saved nothing: what a job leaves that died before is no reason to refuse
+void refuse_earlier_run(const fs::path& out, bool again) {
+  std::vector<const char*> names{"summary.json", "export", "adapter"};
+  if (!again) {
+    names.insert(names.end(), {"metrics.jsonl", "checkpoints"});
+  }
   std::error_code error;
-  for (const char* name : {"metrics.jsonl", "summary.json", "export", "adapter", "checkpoints"}) {
+  for (const char* name : names) {
     if (fs::exists(out / name, error)) {
       throw InputError({.code = Code::kOutputExists,
                         .what = "the output directory holds a run already",
                         .where = (out / name).string(),
-                        .why = "a run never writes into another one",
-                        .fix = "go on with it (--resume), choose another --out, or remove this one"});
+                        .why = again ? "a run that has ended and saved nothing cannot be gone on with"
+                                     : "a run never writes into another one",
+                        .fix = again ? "choose another --out, or remove this one"
+                                     : "go on with it (--resume), choose another --out, or remove this one"});
     }
   }
 }
@@ -76,7 +84,7 @@ RunDirectory open_run_directory(const TrainConfig& config, const DeviceMesh& mes
     const fs::path given = !resumes || config.resume->empty() ? config.out : *config.resume;
     const bool goes_on_here = resumes && is_within(given, config.out);
     if (!goes_on_here) {
-      refuse_earlier_run(config.out);
+      refuse_earlier_run(config.out, config.resume && config.resume->empty());
     }
     if (resumes) {
       find_checkpoint(given, Verify::kSizes); // refuses what cannot be gone on from, before anything is loaded
