@@ -62,6 +62,11 @@ bench-step: build ## Measure a training step against the peers (docs/benchmarks.
 	@tools/setup.sh test
 	@python bench/bench_step.py $(ARGS)
 
+.PHONY: bench-checkpoint
+bench-checkpoint: build ## Measure saving, exporting and resharding against PyTorch and cp (docs/benchmarks.md)
+	@tools/setup.sh test
+	@python bench/bench_checkpoint.py $(ARGS)
+
 .PHONY: bench-lora
 bench-lora: build ## Measure LoRA against PEFT and against full training; fails above 0.4 of its memory (docs/benchmarks.md)
 	@tools/setup.sh test
