@@ -18,9 +18,8 @@ namespace tieshard {
 namespace {
 
 constexpr std::uint64_t kShortRow = 64 << 10; ///< bytes; longer ones are worth a call
-/// Bytes that are mapped at once, since mapped pages count as this process's memory. Windows begin at multiples of it,
-/// where the kernel can enter huge pages: at others the copy takes three times as long.
-constexpr std::uint64_t kWindow = 16 << 20;
+constexpr std::uint64_t kWindow = 8 << 20;    ///< mapped at once: its pages count as this process's memory
+constexpr std::uint64_t kPage = 4096;
 constexpr std::uint64_t kXfsMagic = 0x58465342; // not in linux/magic.h
 
 [[noreturn]] void fail(const File& file, const char* doing) {
@@ -31,12 +30,13 @@ constexpr std::uint64_t kXfsMagic = 0x58465342; // not in linux/magic.h
                    .fix = "check the disk and the limits of this process (ulimit -a), then try again"});
 }
 
-/// Bytes [begin, end) of the file, mapped while this lives. Pre: `begin` is a multiple of kWindow
+/// A part of the file, mapped while this lives.
 class Window {
  public:
-  Window(const File& file, std::uint64_t begin, std::uint64_t end) : begin_(begin), bytes_(end - begin) {
+  Window(const File& file, std::uint64_t begin, std::uint64_t end)
+      : first_(begin / kPage * kPage), bytes_(end - first_) {
     void* const pages =
-        ::mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, file.descriptor(), static_cast<off_t>(begin));
+        ::mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, file.descriptor(), static_cast<off_t>(first_));
     if (pages == MAP_FAILED) {
       fail(file, "map a part of the file");
     }
@@ -48,30 +48,24 @@ class Window {
     ::munmap(data_, bytes_);
   }
 
-  /// What of `bytes`, which are to begin at byte `offset` of the file, lies in the window.
-  void put(std::uint64_t offset, std::span<const std::byte> bytes) const {
-    const std::uint64_t first = std::max(offset, begin_);
-    const std::uint64_t last = std::min(offset + bytes.size(), begin_ + bytes_);
-    if (first < last) {
-      std::memcpy(data_ + (first - begin_), bytes.data() + (first - offset), last - first);
-    }
+  std::byte* at(std::uint64_t offset) const {
+    return data_ + (offset - first_);
   }
 
  private:
-  std::uint64_t begin_;
+  std::uint64_t first_;
   std::uint64_t bytes_;
   std::byte* data_ = nullptr;
 };
 
-void write_mapped(
-    const File& file, std::uint64_t begin, std::uint64_t end, const StridedRange& range, const std::byte* data) {
-  for (std::uint64_t window_begin = begin / kWindow * kWindow; window_begin < end; window_begin += kWindow) {
-    const std::uint64_t window_end = std::min(window_begin + kWindow, end);
-    const Window window(file, window_begin, window_end);
-    // The first row that may reach into the window: at most one before it begins there.
-    const std::uint64_t skipped = window_begin > begin ? (window_begin - begin) / range.stride : 0;
-    for (std::uint64_t row = skipped; row < range.rows && begin + row * range.stride < window_end; ++row) {
-      window.put(begin + row * range.stride, {data + row * range.row_bytes, range.row_bytes});
+void write_mapped(const File& file, std::uint64_t begin, const StridedRange& range, const std::byte* data) {
+  const std::uint64_t rows_at_once = std::max<std::uint64_t>(1, kWindow / range.stride);
+  for (std::uint64_t row = 0; row < range.rows; row += rows_at_once) {
+    const std::uint64_t rows = std::min(rows_at_once, range.rows - row);
+    const std::uint64_t first = begin + row * range.stride;
+    const Window window(file, first, first + (rows - 1) * range.stride + range.row_bytes);
+    for (std::uint64_t index = 0; index < rows; ++index) {
+      std::memcpy(window.at(first + index * range.stride), data + (row + index) * range.row_bytes, range.row_bytes);
     }
   }
 }
@@ -93,7 +87,7 @@ bool takes_mapped_writes(const File& file, std::uint64_t bytes) {
 void write_rows(const File& file, std::uint64_t begin, const StridedRange& range, const std::byte* data) {
   const std::uint64_t end = range.rows == 0 ? begin : begin + (range.rows - 1) * range.stride + range.row_bytes;
   if (range.rows > 1 && range.row_bytes < kShortRow && takes_mapped_writes(file, end)) {
-    write_mapped(file, begin, end, range, data);
+    write_mapped(file, begin, range, data);
     return;
   }
   for (std::uint64_t row = 0; row < range.rows; ++row) {
