@@ -154,7 +154,7 @@ File File::create(const std::filesystem::path& path, std::uint64_t bytes) {
 }
 
 File File::open_for_writing(const std::filesystem::path& path) {
-  const int descriptor = open_retrying(path, O_RDWR); // a mapping that is written has to be readable
+  const int descriptor = open_retrying(path, O_WRONLY);
   if (descriptor < 0) {
     throw_peer(path, errno, "open the file for writing");
   }

@@ -1,12 +1,12 @@
 #include "tieshard/core/io/slice_writer.h"
 
 #include <algorithm>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "tieshard/core/base/error.h"
 #include "tieshard/core/io/convert.h"
-#include "tieshard/core/io/row_writer.h"
 
 namespace tieshard {
 namespace {
@@ -20,6 +20,13 @@ void require_convertible(DType from, DType to, const std::string& where) {
                       .where = where,
                       .why = concat("only F16, BF16, F32 and F64 convert, got ", name(from), " to ", name(to)),
                       .fix = "write the tensor in the dtype that it has in memory"});
+  }
+}
+
+/// Writes each row where it belongs, straight from memory.
+void write_rows(const File& file, std::uint64_t begin, const StridedRange& range, const std::byte* data) {
+  for (std::uint64_t row = 0; row < range.rows; ++row) {
+    file.write_at(begin + row * range.stride, std::span(data + row * range.row_bytes, range.row_bytes));
   }
 }
 
