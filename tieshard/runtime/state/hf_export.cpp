@@ -80,6 +80,7 @@ void write_slices(const FsdpState& state, const fs::path& staging, const ExportF
                 tensor.dtype,
                 bytes_of(shard).data(),
                 from_torch(shard.scalar_type()));
+    target.start_write_back(file.layout.offset_of(tensor.name), tensor.end - tensor.begin);
   }
   target.sync();
 }
