@@ -93,3 +93,18 @@ def with_own_temporary_folders(folder):
         (folder / name).mkdir()
     script = 'mount --bind "$0" /mnt && mount --bind /mnt/tmp /tmp && mount --bind /mnt/shm /dev/shm && exec "$@"'
     return [*as_root(), "unshare", "--mount", "sh", "-c", script, folder]
+
+
+def on_small_disk(folder, options, kept):
+    """Prefix of a command for which `folder` is an empty file system in memory with these mount options, e.g. "size=2m". What
+    it holds at the end is copied to `kept`, since it is gone with the command."""
+    folder.mkdir()
+    script = ('mount -t tmpfs -o "$1" tmpfs "$0" || exit 125; kept=$2; shift 2; "$@"; status=$?; '
+              'cp -a "$0" "$kept" && exit $status')
+    return [*as_root(), "unshare", "--mount", "sh", "-c", script, folder, options, kept]
+
+
+def read_only(folder):
+    """Prefix of a command for which `folder` is on a mount that is read-only, for root too."""
+    script = 'mount --bind "$0" "$0" && mount -o remount,ro,bind "$0" && exec "$@" || exit 125'
+    return [*as_root(), "unshare", "--mount", "sh", "-c", script, folder]
