@@ -13,7 +13,10 @@
 #include "tieshard/runtime/optim/fused_adamw.h"
 #include "tieshard/runtime/optim/fused_sgd.h"
 #include "tieshard/runtime/optim/lion.h"
+#include "tieshard/runtime/optim/optimizer_state.h"
+#include "tieshard/runtime/state/checkpoint_writer.h"
 #include "tieshard/runtime/state/hf_export.h"
+#include "tieshard/runtime/state/load_checkpoint.h"
 #include "tieshard/runtime/tensors/storage_bytes.h"
 
 #include "tests/support/diagnostics.h"
@@ -27,11 +30,27 @@ namespace {
 
 constexpr double kClip = 0.5; // below the norms of the steps here
 
-/// Losses and gradient norms of three steps, and the whole parameters after them.
+/// Losses and gradient norms of three steps, the whole parameters after them, and those of a model that went on from a
+/// checkpoint of that moment.
 struct Run {
   std::vector<double> numbers;
   std::vector<NamedTensor> parameters;
+  std::vector<NamedTensor> restored;
 };
+
+std::vector<NamedTensor> restore(const std::filesystem::path& model,
+                                 const DeviceMesh& mesh,
+                                 const ParallelizeOptions& options,
+                                 const std::filesystem::path& checkpoints) {
+  const ParallelModel parallel = parallelize(model, mesh, options);
+  auto optimizer = OptimizerGuard(parallel.state).build<FusedAdamW>(adamw_options());
+  load_checkpoint(*parallel.state, optimizer.raw(), "adamw", checkpoints);
+  for (const FsdpParam* parameter : parallel.state->managed()) {
+    const auto& kept = *optimizer.raw().state().at(parameter->parameter().unsafeGetTensorImpl());
+    EXPECT_EQ(moments(kept)->front().device(), parameter->shard().device());
+  }
+  return full_state_dict(*parallel.state);
+}
 
 Run train_on(const std::filesystem::path& model,
              const DeviceMesh& mesh,
@@ -48,7 +67,12 @@ Run train_on(const std::filesystem::path& model,
     optimizer.zero_grad();
   }
   run.parameters = full_state_dict(*parallel.state);
-  export_hf(*parallel.state, parallel.checkpoint, out);
+  const std::filesystem::path checkpoints = out / "checkpoints";
+  CheckpointWriter writer(parallel.state, optimizer.raw(), checkpoints, {.background = true, .optimizer = "adamw"});
+  writer.save({.step = 3});
+  writer.finish();
+  run.restored = restore(model, mesh, options, checkpoints);
+  export_hf(*parallel.state, parallel.checkpoint, out / "export");
   return run;
 }
 
@@ -87,8 +111,10 @@ void expect_the_same(int ranks,
       const at::Tensor apart = (run.parameters[index].tensor.cpu() - expected.parameters[index].tensor).abs();
       EXPECT_LE(apart.max().item<double>(), bounds.largest) << run.parameters[index].fqn;
       EXPECT_LE(apart.mean().item<double>(), bounds.mean) << run.parameters[index].fqn;
+      EXPECT_EQ(run.restored[index].tensor.device(), shards_on);
+      EXPECT_TRUE(at::equal(run.restored[index].tensor.cpu(), run.parameters[index].tensor.cpu()));
     }
-    const std::vector<NamedTensor> files = exported(out / "device", host);
+    const std::vector<NamedTensor> files = exported(out / "device" / "export", host);
     ASSERT_EQ(files.size(), run.parameters.size());
     for (std::size_t index = 0; index < files.size(); ++index) {
       EXPECT_TRUE(at::equal(files[index].tensor, run.parameters[index].tensor.cpu())) << files[index].fqn;
