@@ -131,5 +131,29 @@ TEST(AdapterFile, TheBasesOwnWeightThatPeftSavesUnderAnAdaptedEmbeddingIsKnown) 
   EXPECT_EQ(matched[0].tensor.role, AdapterTensorRole::kBase);
 }
 
+TEST(AdapterFile, AModuleThatIsTrainedWholeAndStoredTwiceWithDifferentValuesIsToldFromAnAdapter) {
+  const std::string config =
+      adapter_config(R"(["q_proj"])", R"("modules_to_save": ["lm_head"], "ensure_weight_tying": true, )");
+  try {
+    match(with(lora_pair(kQuery, 4, 4),
+               {counting("base_model.model.model.embed_tokens.weight", {6, 4}),
+                counting("base_model.model.lm_head.weight", {6, 4}, 1.0F)}),
+          config);
+    ADD_FAILURE() << "nothing was thrown";
+  } catch (const InputError& error) {
+    EXPECT_EQ(error.diagnostic().code, Code::kTieConflict);
+    EXPECT_EQ(error.diagnostic().fix.find("--lora-tied named"), std::string::npos) << error.what();
+  }
+}
+
+TEST(AdapterFile, TensorsOfTheOtherChoiceForATiedWeightNameTheFlag) {
+  CheckpointFixture fixture;
+  const AdapterFile adapter = AdapterFile::open(testing::write_adapter(
+      fixture, adapter_config(R"(["lm_head"])", R"("ensure_weight_tying": true, )"), shared_adapter(0)));
+  LoraConfig config = adapter.config();
+  config.tied = TiedTarget::kNamed;
+  expect_refusal([&] { adapter.match(plan_for(config)); }, Code::kUnusedTensor, {"embed_tokens", "--lora-tied both"});
+}
+
 } // namespace
 } // namespace tieshard

@@ -5,6 +5,7 @@
 #include <set>
 #include <utility>
 
+#include "tieshard/core/adapters/transposed.h"
 #include "tieshard/core/base/error.h"
 #include "tieshard/core/base/file.h"
 #include "tieshard/core/io/convert.h"
@@ -57,16 +58,12 @@ void append(std::string& list, const std::string& part) {
   list += concat(list.empty() ? "" : "; ", part);
 }
 
-std::vector<float> transposed(const std::vector<float>& values, const Shape& shape) {
-  std::vector<float> turned(values.size());
-  const auto rows = static_cast<std::size_t>(shape[0]);
-  const auto columns = static_cast<std::size_t>(shape[1]);
-  for (std::size_t row = 0; row < rows; ++row) {
-    for (std::size_t column = 0; column < columns; ++column) {
-      turned[column * rows + row] = values[row * columns + column];
-    }
-  }
-  return turned;
+/// Which flags belong to an adapter is not in its file: one that lacks tensors may be for the other choice.
+const char* fix_lacking(const LoraPlan& plan) {
+  const bool tied = std::ranges::any_of(plan.targets, [](const LoraTarget& target) { return target.tied; });
+  return tied ? "say --lora-tied both or --lora-tied named as when the adapter was trained (without the flag "
+                "ensure_weight_tying says so); and give the base model that it was trained for"
+              : "give the base model that the adapter was trained for, and its own adapter_config.json";
 }
 
 } // namespace
@@ -109,11 +106,8 @@ std::vector<MatchedTensor> AdapterFile::match(const LoraPlan& plan) const {
     }
   }
   const fs::path path = directory_ / kWeightsName;
-  refuse(Code::kMissingParameter,
-         "an adapter lacks tensors of modules that it names",
-         path,
-         missing,
-         "give the base model that the adapter was trained for, and its own adapter_config.json");
+  refuse(
+      Code::kMissingParameter, "an adapter lacks tensors of modules that it names", path, missing, fix_lacking(plan));
   refuse(Code::kShapeMismatch,
          "an adapter's tensors have other shapes than the model asks for",
          path,
@@ -128,14 +122,14 @@ std::vector<MatchedTensor> AdapterFile::match(const LoraPlan& plan) const {
          "an adapter holds tensors that nothing of this model would use",
          path,
          unused,
-         "give the base model that the adapter was trained for, and its own adapter_config.json");
+         fix_lacking(plan));
   std::ranges::stable_partition(matched,
                                 [](const MatchedTensor& each) { return each.tensor.role == AdapterTensorRole::kBase; });
-  require_equal_copies(matched);
+  require_equal_copies(matched, plan);
   return matched;
 }
 
-void AdapterFile::require_equal_copies(const std::vector<MatchedTensor>& matched) const {
+void AdapterFile::require_equal_copies(const std::vector<MatchedTensor>& matched, const LoraPlan& plan) const {
   std::map<std::string, const MatchedTensor*> first; // of each parameter, what is not the base's
   for (const MatchedTensor& each : matched) {
     const std::string key = concat(each.tensor.role == AdapterTensorRole::kBase ? "base " : "", each.tensor.parameter);
@@ -145,17 +139,21 @@ void AdapterFile::require_equal_copies(const std::vector<MatchedTensor>& matched
     }
     std::vector<float> other = read(*each.entry);
     if (each.tensor.transposed) {
-      other = transposed(other, each.entry->shape);
+      other = transposed(other, each.entry->shape[0], each.entry->shape[1]);
     }
     if (other != read(*found->second->entry)) {
+      const bool whole = std::ranges::any_of(
+          plan.saved, [&](const SavedParameter& saved) { return saved.fqn == each.tensor.parameter; });
       throw InputError(
           {.code = Code::kTieConflict,
            .what = "an adapter for one tied weight is stored with different values",
            .where = concat(
                (directory_ / kWeightsName).string(), ", ", found->second->entry->name, " and ", each.entry->name),
-           .why = "the weight is one, so its uses have one adapter",
-           .fix = "train the adapter again with tied adapters; or give --lora-tied named, where it is for "
-                  "one use only"});
+           .why = whole ? "the weight is one, so it has one value" : "the weight is one, so its uses have one adapter",
+           .fix = whole ? "give a base in which the two are separate weights; or train the adapter again with the tied "
+                          "weight as one"
+                        : "train the adapter again with tied adapters; or give --lora-tied named, where it is for one "
+                          "use only"});
     }
   }
 }

@@ -58,7 +58,7 @@ class AdapterFile {
   AdapterFile(std::filesystem::path directory, LoraConfig config, SafetensorsFile file)
       : directory_(std::move(directory)), config_(std::move(config)), file_(std::move(file)) {}
 
-  void require_equal_copies(const std::vector<MatchedTensor>& matched) const;
+  void require_equal_copies(const std::vector<MatchedTensor>& matched, const LoraPlan& plan) const;
 
   std::filesystem::path directory_;
   LoraConfig config_;

@@ -4,6 +4,7 @@
 #include <charconv>
 #include <cmath>
 
+#include "tieshard/core/base/comma_list.h"
 #include "tieshard/core/base/error.h"
 
 namespace tieshard {
@@ -17,17 +18,6 @@ InputError malformed(const std::string& text, const std::string& got) {
                      .where = concat("parameter group ", text),
                      .why = concat("expected no_decay or PATTERN[,PATTERN]:lr=X[,weight_decay=X], got ", got),
                      .fix = "write for example --param-groups 'norm,bias:weight_decay=0'"});
-}
-
-std::vector<std::string> split(const std::string& text) {
-  std::vector<std::string> parts;
-  std::size_t begin = 0;
-  for (std::size_t comma = text.find(','); comma != std::string::npos; comma = text.find(',', begin)) {
-    parts.push_back(text.substr(begin, comma - begin));
-    begin = comma + 1;
-  }
-  parts.push_back(text.substr(begin));
-  return parts;
 }
 
 double number(const std::string& text, const std::string& setting, const std::string& value) {
@@ -87,11 +77,11 @@ ParamGroupRule parse_param_group_rule(const std::string& text) {
   if (colon == std::string::npos) {
     throw malformed(text, "no colon");
   }
-  rule.patterns = split(text.substr(0, colon));
+  rule.patterns = split_at_commas(text.substr(0, colon));
   if (std::ranges::any_of(rule.patterns, [](const std::string& pattern) { return pattern.empty(); })) {
     throw malformed(text, "an empty pattern");
   }
-  for (const std::string& setting : split(text.substr(colon + 1))) {
+  for (const std::string& setting : split_at_commas(text.substr(colon + 1))) {
     set(rule, setting);
   }
   return rule;
