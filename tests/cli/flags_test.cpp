@@ -52,6 +52,12 @@ TEST(OneOf, NamesTheWords) {
   EXPECT_EQ(said(check, "int"), "expected auto, uint16 or uint32, got int");
 }
 
+TEST(AnyText, RefusesNothing) {
+  const CLI::Validator check = any_text("a directory");
+  EXPECT_EQ(said(check, "x"), "");
+  EXPECT_EQ(said(check, ""), "expected a directory, got nothing");
+}
+
 TEST(NumericFlags, AreRefusedWithWhatWasExpectedAndGot) {
   const std::vector<std::pair<std::vector<std::string>, std::string>> lines = {
       {{"plan", "m", "--ranks", "0"}, "expected a whole number from 1 to 65536, got 0"},

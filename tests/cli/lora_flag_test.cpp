@@ -38,6 +38,11 @@ TEST(LoraFlag, ARegularExpressionMayHoldCommas) {
   EXPECT_EQ(lora_flag("targets-regex=.*q_{1,2}proj,r=4").targets.regex, ".*q_{1,2}proj");
 }
 
+TEST(LoraFlag, ARankThatIsTakenCanBeWrittenAndReadAgain) {
+  const LoraConfig config = lora_flag(concat("targets=q,r=", kLargestLoraRank));
+  EXPECT_EQ(LoraConfig::parse(config.to_json(), "adapter_config.json").rank, kLargestLoraRank);
+}
+
 TEST(LoraFlag, RefusesWhatCannotBe) {
   for (const auto& [text, where] : std::vector<std::pair<std::string, std::string>>{
            {"r=16", "targets"},
@@ -57,6 +62,9 @@ TEST(LoraFlag, RefusesWhatCannotBe) {
            {"targets=all-linear,layers=1", "--lora, layers"},
            {"targets=q,init=zeros", "--lora, init"},
            {"targets=q,rslora=1", "--lora, rslora"},
+           {"r=1000001,targets=q", "expected a whole number from 1 to 1000000, got 1000001"},
+           {"alpha=1e30,targets=q", "expected a number from 0 to 1000000000, got 1e30"},
+           {"targets=all-linear,lm_head", "expected all-linear alone, or names, got all-linear,lm_head"},
        }) {
     expect_refusal([&] { lora_flag(text); }, Code::kBadFlag, {where});
   }

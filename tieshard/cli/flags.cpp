@@ -99,6 +99,11 @@ CLI::Validator one_of(const std::vector<std::string>& words) {
   return expecting(list, [=](const std::string& text) { return std::ranges::find(words, text) != words.end(); });
 }
 
+CLI::Validator any_text(const std::string& expected) {
+  return CLI::Validator(
+      [=](std::string& text) { return text.empty() ? concat("expected ", expected, ", got nothing") : ""; }, "");
+}
+
 void add_repeated(CLI::App& verb,
                   const std::string& flag,
                   std::vector<std::string>& values,

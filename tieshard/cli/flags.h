@@ -36,6 +36,9 @@ CLI::Validator number_above(double bound); ///< infinity is one
 CLI::Validator number_from_to_below(double least, double bound);
 CLI::Validator one_of(const std::vector<std::string>& words);
 
+/// Of a flag whose absence means something: an empty text (an unset variable of a shell) is not its absence.
+CLI::Validator any_text(const std::string& expected);
+
 /// --tie ALIAS=CANONICAL. @throws InputError bad-flag when a value has another form or an alias stands twice
 std::map<std::string, std::string> declared_ties(const std::vector<std::string>& values);
 

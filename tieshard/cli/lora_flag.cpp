@@ -4,11 +4,13 @@
 #include <array>
 #include <charconv>
 #include <map>
+#include <string_view>
 #include <vector>
 
 #include <CLI/App.hpp>
 
 #include "tieshard/cli/flags.h"
+#include "tieshard/core/base/comma_list.h"
 #include "tieshard/core/base/error.h"
 
 namespace tieshard::cli {
@@ -17,23 +19,15 @@ namespace {
 constexpr std::array kKeys{
     "r", "alpha", "dropout", "targets", "targets-regex", "exclude", "save", "layers", "init", "rslora"};
 
+constexpr std::string_view kAllLinear = "all-linear";
+constexpr std::int64_t kMost = 1'000'000'000; ///< of numbers that nothing else bounds
+
 [[noreturn]] void refuse(const std::string& key, const std::string& expected, const std::string& got) {
   throw InputError({.code = Code::kBadFlag,
                     .what = "a command line flag has a value that cannot be used",
                     .where = key.empty() ? "--lora" : concat("--lora, ", key),
                     .why = concat("expected ", expected, ", got ", got.empty() ? "nothing" : got),
                     .fix = "write it as r=16,alpha=32,targets=q_proj,v_proj; docs/lora.md lists the keys"});
-}
-
-std::vector<std::string> split(const std::string& text) {
-  std::vector<std::string> parts;
-  std::size_t begin = 0;
-  while (begin <= text.size()) {
-    const std::size_t comma = std::min(text.find(',', begin), text.size());
-    parts.push_back(text.substr(begin, comma - begin));
-    begin = comma + 1;
-  }
-  return parts;
 }
 
 bool is_key(const std::string& text) {
@@ -45,7 +39,7 @@ using Values = std::map<std::string, std::string>;
 Values parse(const std::string& text) {
   Values values;
   std::string key;
-  for (const std::string& part : split(text)) {
+  for (const std::string& part : split_at_commas(text)) {
     const std::size_t equal = part.find('=');
     const std::string name = part.substr(0, std::min(equal, part.size()));
     if (equal != std::string::npos && is_key(name)) {
@@ -64,8 +58,12 @@ Values parse(const std::string& text) {
 }
 
 template <typename Number>
-Number number(
-    const Values& values, const std::string& key, Number fallback, Number least, const std::string& expected) {
+Number number(const Values& values,
+              const std::string& key,
+              Number fallback,
+              Number least,
+              Number most,
+              const std::string& expected) {
   const auto found = values.find(key);
   if (found == values.end()) {
     return fallback;
@@ -73,7 +71,7 @@ Number number(
   Number parsed{};
   const char* const end = found->second.data() + found->second.size();
   const auto result = std::from_chars(found->second.data(), end, parsed);
-  if (result.ec != std::errc() || result.ptr != end || !(parsed >= least) || parsed > Number(1'000'000'000)) {
+  if (result.ec != std::errc() || result.ptr != end || !(parsed >= least && parsed <= most)) {
     refuse(key, expected, found->second);
   }
   return parsed;
@@ -84,7 +82,7 @@ std::vector<std::string> names(const Values& values, const std::string& key) {
   if (found == values.end()) {
     return {};
   }
-  std::vector<std::string> listed = split(found->second);
+  std::vector<std::string> listed = split_at_commas(found->second);
   if (std::ranges::find(listed, "") != listed.end()) {
     refuse(key, "names with commas between them", found->second);
   }
@@ -112,8 +110,11 @@ ModulePattern targets(const Values& values) {
     matches_whole(regex->second, ""); // refuses one that cannot be read
     return {.regex = regex->second};
   }
-  return listed == std::vector<std::string>{"all-linear"} ? ModulePattern{.all_linear = true}
-                                                          : ModulePattern{.names = listed};
+  const bool all_linear = std::ranges::find(listed, kAllLinear) != listed.end();
+  if (all_linear && listed.size() > 1) {
+    refuse("targets", "all-linear alone, or names", values.at("targets"));
+  }
+  return all_linear ? ModulePattern{.all_linear = true} : ModulePattern{.names = listed};
 }
 
 } // namespace
@@ -121,9 +122,10 @@ ModulePattern targets(const Values& values) {
 LoraConfig lora_flag(const std::string& text) {
   const Values values = parse(text);
   LoraConfig config;
-  config.rank = number<std::int64_t>(values, "r", 8, 1, "a whole number of at least 1");
-  config.alpha = number<double>(values, "alpha", 8, 0, "a number of at least 0");
-  config.dropout = number<double>(values, "dropout", 0, 0, "a number from 0 to below 1");
+  config.rank =
+      number<std::int64_t>(values, "r", 8, 1, kLargestLoraRank, concat("a whole number from 1 to ", kLargestLoraRank));
+  config.alpha = number<double>(values, "alpha", 8, 0, kMost, concat("a number from 0 to ", kMost));
+  config.dropout = number<double>(values, "dropout", 0, 0, 1, "a number from 0 to below 1");
   if (config.dropout >= 1) {
     refuse("dropout", "a number from 0 to below 1", values.at("dropout"));
   }
@@ -132,7 +134,7 @@ LoraConfig lora_flag(const std::string& text) {
   config.modules_to_save = names(values, "save");
   for (const std::string& layer : names(values, "layers")) {
     config.layers_to_transform.push_back(
-        number<std::int64_t>({{"layers", layer}}, "layers", 0, 0, "whole numbers with commas between them"));
+        number<std::int64_t>({{"layers", layer}}, "layers", 0, 0, kMost, "whole numbers with commas between them"));
   }
   if (!config.layers_to_transform.empty() && config.targets.names.empty()) {
     refuse("layers", "targets that are a list of names beside it", "all-linear or a regular expression");
@@ -150,7 +152,12 @@ std::optional<TiedTarget> tied_target_flag(const std::string& text) {
 }
 
 void add_adapter_flags(CLI::App& verb, std::filesystem::path& adapter, std::string& tied) {
-  verb.add_option("--adapter", adapter, "PEFT adapter directory (LoRA) to put on the model");
+  verb.add_option("--adapter", adapter, "PEFT adapter directory (LoRA) to put on the model")
+      ->check(any_text("an adapter's directory"));
+  add_lora_tied_flag(verb, tied);
+}
+
+void add_lora_tied_flag(CLI::App& verb, std::string& tied) {
   verb.add_option(
           "--lora-tied",
           tied,

@@ -2,7 +2,7 @@
 //
 // --lora r=16,alpha=32,targets=q_proj,v_proj and the flags beside it.
 //
-// Flow: cli/runtime (train, forward) -> [this] -> core/adapters/lora_config.h
+// Flow: cli/runtime (train, forward), merge_adapter -> [this] -> core/adapters/lora_config.h
 
 #pragma once
 
@@ -26,6 +26,9 @@ LoraConfig lora_flag(const std::string& text);
 
 /// "both", "named" or "refuse"; nothing for "".
 std::optional<TiedTarget> tied_target_flag(const std::string& text);
+
+/// --lora-tied, for tied_target_flag.
+void add_lora_tied_flag(CLI::App& verb, std::string& tied);
 
 /// --adapter DIR and --lora-tied.
 void add_adapter_flags(CLI::App& verb, std::filesystem::path& adapter, std::string& tied);

@@ -196,5 +196,57 @@ TEST(LoraPlan, InitialValuesAreThoseOfPeft) {
   EXPECT_EQ(embedding[1].rule.kind, InitRule::Kind::kNormal);
 }
 
+TEST(LoraPlan, OneAdapterForSeveralUsesHasOneRankAndOneScaling) {
+  LoraConfig config = on({"lm_head"});
+  config.tied = TiedTarget::kBoth;
+  config.alpha_pattern = {{"lm_head", 3}};
+  expect_refusal(
+      [&] { plan(config); }, Code::kAdapterConfig, {"model.embed_tokens and lm_head", "scaling 3 ", "scaling 1.5"});
+  config.alpha_pattern = {{"embed_tokens", 3}};
+  expect_refusal([&] { plan(config); }, Code::kAdapterConfig, {"model.embed_tokens and lm_head"});
+  config.alpha_pattern = {};
+  config.rank_pattern = {{"lm_head", 1}};
+  expect_refusal([&] { plan(config); }, Code::kAdapterConfig, {"rank 2", "rank 1"});
+  config.rank_pattern = {{"lm_head", 1}, {"embed_tokens", 1}};
+  EXPECT_EQ(plan(config).targets.at(0).rank, 1);
+  EXPECT_THAT(plan(config, /*tied=*/false).targets, SizeIs(1)); // two weights: each has its own
+}
+
+TEST(LoraPlan, AnExcludedNameOrALayerThatNothingHasIsRefused) {
+  LoraConfig config = on({"q_proj"});
+  config.excluded.names = {"self_attn", "nope", "up_proj"};
+  expect_refusal([&] { plan(config); }, Code::kUnknownTarget, {"exclude_modules, self_attn, nope", "q_proj"});
+  config.excluded.names = {"up_proj"};
+  EXPECT_THAT(plan(config).targets, SizeIs(1));
+  config.layers_to_transform = {0, 7, 9};
+  expect_refusal([&] { plan(config); }, Code::kUnknownTarget, {"layers_to_transform, 7, 9"});
+  config.every_name_matches = false; // as PEFT reads a file
+  EXPECT_THAT(plan(config).targets, SizeIs(1));
+}
+
+TEST(LoraPlan, ASettingThatLeavesNoTargetIsNamed) {
+  LoraConfig saved = on({"q_proj"});
+  saved.modules_to_save = {"q_proj"};
+  expect_refusal([&] { plan(saved); }, Code::kUnknownTarget, {"target_modules, q_proj", "modules_to_save"});
+  LoraConfig excluded = on({"q_proj", "v_proj"});
+  excluded.excluded.names = {"q_proj", "v_proj"};
+  expect_refusal([&] { plan(excluded); }, Code::kUnknownTarget, {"exclude_modules takes the last", "of the 2"});
+  LoraConfig layers = on({"q_proj"});
+  layers.every_name_matches = false;
+  layers.layers_to_transform = {9};
+  expect_refusal([&] { plan(layers); }, Code::kUnknownTarget, {"layers_to_transform and layers_pattern takes"});
+  layers.layers_to_transform = {0};
+  layers.layers_pattern = {"blocks"};
+  expect_refusal([&] { plan(layers); }, Code::kUnknownTarget, {"layers_to_transform and layers_pattern takes"});
+}
+
+TEST(LoraPlan, AllUnknownNamesAreListed) {
+  expect_refusal(
+      [] { plan(on({"nope1", "q_proj", "nope2"})); }, Code::kUnknownTarget, {"target_modules, nope1, nope2"});
+  LoraConfig saves = on({"q_proj"});
+  saves.modules_to_save = {"nope1", "norm", "nope2"};
+  expect_refusal([&] { plan(saves); }, Code::kUnknownTarget, {"modules_to_save, nope1, nope2"});
+}
+
 } // namespace
 } // namespace tieshard

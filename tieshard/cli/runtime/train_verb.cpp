@@ -404,7 +404,8 @@ void add_step_flags(CLI::App& verb, TrainConfig& config) {
 
 void add_lora_flags(CLI::App& verb, TrainFlags& flags) {
   verb.add_option("--lora", flags.lora, "Train a LoRA adapter: r=16,alpha=32,targets=q_proj,v_proj (docs/lora.md)")
-      ->type_name("KEY=VALUE,...");
+      ->type_name("KEY=VALUE,...")
+      ->check(any_text("KEY=VALUE,..."));
   add_adapter_flags(verb, flags.adapter, flags.lora_tied);
 }
 

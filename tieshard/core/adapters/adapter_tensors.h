@@ -20,7 +20,7 @@ inline constexpr const char* kPeftPrefix = "base_model.model.";
 enum class AdapterTensorRole {
   kOwn,  ///< the parameter's values; has to be there
   kCopy, ///< the same values for another use of a tied weight; may be absent, and must be equal
-  kBase, ///< the weight of the base under an adapted embedding or head, which PEFT saves too; read only
+  kBase, ///< the weight of the base under a target, which PEFT saves too for embeddings and heads; read only
 };
 
 struct AdapterTensor {

@@ -11,8 +11,6 @@
 namespace tieshard {
 namespace {
 
-constexpr std::int64_t kLargestRank = 1'000'000;
-
 /// Fields that say nothing of what the adapter computes.
 const std::set<std::string, std::less<>>& neutral_fields() {
   static const std::set<std::string, std::less<>> fields{"auto_mapping",
@@ -58,8 +56,8 @@ class Field {
       return fallback;
     }
     const std::int64_t number = value_.is_number_integer() ? value_.get<std::int64_t>() : 0;
-    if (number < 1 || number > kLargestRank) {
-      refuse("a whole number from 1 to 1000000");
+    if (number < 1 || number > kLargestLoraRank) {
+      refuse(concat("a whole number from 1 to ", kLargestLoraRank));
     }
     return number;
   }
@@ -143,10 +141,10 @@ LoraInit parse_init(const Field& field) {
 }
 
 template <typename Value, typename Parse>
-std::map<std::string, Value> by_pattern(const Json& document,
-                                        const std::string& where,
-                                        const std::string& name,
-                                        const Parse& parse) {
+std::map<std::string, Value> parse_patterns(const Json& document,
+                                            const std::string& where,
+                                            const std::string& name,
+                                            const Parse& parse) {
   std::map<std::string, Value> values;
   const Field field(document, where, name);
   if (field.absent()) {
@@ -220,8 +218,8 @@ LoraConfig LoraConfig::parse(std::string_view text, const std::string& where) {
                     .modules_to_save = field("modules_to_save").names(),
                     .layers_to_transform = parse_layers(field("layers_to_transform")),
                     .layers_pattern = field("layers_pattern").names(),
-                    .rank_pattern = by_pattern<std::int64_t>(document, where, "rank_pattern", rank),
-                    .alpha_pattern = by_pattern<double>(document, where, "alpha_pattern", alpha),
+                    .rank_pattern = parse_patterns<std::int64_t>(document, where, "rank_pattern", rank),
+                    .alpha_pattern = parse_patterns<double>(document, where, "alpha_pattern", alpha),
                     .tied = field("ensure_weight_tying").boolean() ? TiedTarget::kBoth : TiedTarget::kRefuse,
                     .init = parse_init(field("init_lora_weights")),
                     .every_name_matches = false};

@@ -33,6 +33,8 @@ enum class LoraInit {
   kGaussian, ///< normal, with standard deviation 1 / r
 };
 
+inline constexpr std::int64_t kLargestLoraRank = 1'000'000; ///< of flags and files
+
 struct LoraConfig {
   std::int64_t rank = 8;
   double alpha = 8;

@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <functional>
 #include <map>
 #include <optional>
 #include <set>
+#include <utility>
 
 #include "tieshard/core/base/error.h"
 
@@ -51,23 +53,33 @@ std::string some_of(const std::set<std::string>& names) {
   return text;
 }
 
-[[noreturn]] void refuse_unknown(const std::string& pattern,
+std::string joined(const std::vector<std::string>& names) {
+  std::string text;
+  for (const std::string& name : names) {
+    text += concat(text.empty() ? "" : ", ", name);
+  }
+  return text;
+}
+
+/// @param patterns  all that no module matches, with commas between them
+[[noreturn]] void refuse_unknown(const std::string& patterns,
                                  const std::string& field,
+                                 const std::string& reason,
                                  const std::set<std::string>& there) {
   throw InputError({.code = Code::kUnknownTarget,
                     .what = "an adapter is asked for modules that the model does not have",
-                    .where = concat(field, ", ", pattern),
-                    .why = concat("no name of a module ends so; there are ", some_of(there)),
+                    .where = concat(field, ", ", patterns),
+                    .why = concat(reason, "; there are ", some_of(there)),
                     .fix = "name modules by the end of their dotted names, by a regular expression for whole names, or "
                            "all-linear; an adapter that was made for another model does not fit this one"});
 }
 
 /// The value of the one pattern that matches the end of `module`, else `fallback`.
 template <typename Value>
-Value by_pattern(const std::map<std::string, Value>& patterns,
-                 const std::string& module,
-                 const std::string& field,
-                 Value fallback) {
+Value value_for(const std::map<std::string, Value>& patterns,
+                const std::string& module,
+                const std::string& field,
+                Value fallback) {
   std::optional<Value> found;
   for (const auto& [pattern, value] : patterns) {
     if (!matches_whole(concat("(.*\\.)?(", pattern, ")"), module)) {
@@ -106,41 +118,106 @@ bool is_inside_saved(const LoraConfig& config, const std::string& module) {
   });
 }
 
-bool is_target(const LoraConfig& config, const AdaptableModule& module) {
-  if (is_inside_saved(config, module.name) || matches(config.excluded, module.name)) {
-    return false;
-  }
-  if (config.targets.all_linear) {
-    return !module.embedding && !module.output_head;
-  }
-  return matches(config.targets, module.name) && is_in_layers(config, module.name);
+/// Before anything narrows the choice.
+bool is_named(const LoraConfig& config, const AdaptableModule& module) {
+  return config.targets.all_linear ? !module.embedding && !module.output_head : matches(config.targets, module.name);
 }
 
-void require_targets(const LoraConfig& config,
-                     const std::vector<AdaptableModule>& modules,
-                     const std::vector<const AdaptableModule*>& chosen) {
+/// The modules of `named` that no setting takes out again. Without any: the setting that took the last one.
+std::vector<const AdaptableModule*> narrowed(const LoraConfig& config,
+                                             const std::vector<const AdaptableModule*>& named,
+                                             const std::string& targets) {
+  const std::pair<const char*, std::function<bool(const std::string&)>> settings[] = {
+      {"modules_to_save (such a module is trained whole)",
+       [&](const std::string& module) { return !is_inside_saved(config, module); }},
+      {"exclude_modules", [&](const std::string& module) { return !matches(config.excluded, module); }},
+      {"layers_to_transform and layers_pattern",
+       [&](const std::string& module) { return config.targets.all_linear || is_in_layers(config, module); }}};
+  std::vector<const AdaptableModule*> left = named;
+  for (const auto& [setting, keeps] : settings) {
+    std::erase_if(left, [&keeps = keeps](const AdaptableModule* module) { return !keeps(module->name); });
+    if (left.empty()) {
+      throw InputError({.code = Code::kUnknownTarget,
+                        .what = "an adapter has no module left to go on",
+                        .where = concat("target_modules, ", targets),
+                        .why = concat("expected some of the ",
+                                      named.size(),
+                                      " modules that match (",
+                                      named.front()->name,
+                                      ", ...), got none: ",
+                                      setting,
+                                      " takes the last of them out"),
+                        .fix = "name other targets, or let that setting leave some of them"});
+    }
+  }
+  return left;
+}
+
+/// The entries of `names` that end the name of no module.
+std::vector<std::string> unmatched(const std::vector<std::string>& names, const std::vector<AdaptableModule>& modules) {
+  std::vector<std::string> listed = names;
+  std::erase_if(listed, [&](const std::string& name) {
+    return std::ranges::any_of(modules, [&](const auto& module) { return ends_with_name(module.name, name); });
+  });
+  return listed;
+}
+
+void require_layers(const LoraConfig& config, const std::vector<const AdaptableModule*>& named) {
+  std::string absent;
+  for (const std::int64_t layer : config.layers_to_transform) {
+    LoraConfig alone = config;
+    alone.layers_to_transform = {layer};
+    if (std::ranges::none_of(named, [&](const AdaptableModule* module) { return is_in_layers(alone, module->name); })) {
+      absent += concat(absent.empty() ? "" : ", ", layer);
+    }
+  }
+  if (!absent.empty()) {
+    throw InputError({.code = Code::kUnknownTarget,
+                      .what = "an adapter is asked for layers that the model does not have",
+                      .where = concat("layers_to_transform, ", absent),
+                      .why = concat("no target lies in such a layer; the last target is ", named.back()->name),
+                      .fix = "count layers from 0, as the names of their modules do"});
+  }
+}
+
+/// The modules that get an adapter, in their order.
+std::vector<const AdaptableModule*> choose_targets(const LoraConfig& config,
+                                                   const std::vector<AdaptableModule>& modules) {
   std::set<std::string> there;
+  std::vector<const AdaptableModule*> named;
   for (const AdaptableModule& module : modules) {
     there.insert(last_part(module.name));
-  }
-  for (const std::string& name : config.every_name_matches ? config.targets.names : std::vector<std::string>()) {
-    if (std::ranges::none_of(modules, [&](const auto& module) { return ends_with_name(module.name, name); })) {
-      refuse_unknown(name, "target_modules", there);
+    if (is_named(config, module)) {
+      named.push_back(&module);
     }
   }
-  if (chosen.empty()) {
-    std::string pattern = config.targets.all_linear ? "all-linear" : config.targets.regex;
-    for (const std::string& name : config.targets.names) {
-      pattern += concat(pattern.empty() ? "" : ", ", name);
+  const std::string targets = config.targets.all_linear       ? "all-linear"
+                              : !config.targets.regex.empty() ? config.targets.regex
+                                                              : joined(config.targets.names);
+  const char* const no_end = "no name of a module ends so";
+  if (config.every_name_matches) {
+    for (const auto& [field, names] :
+         {std::pair{"target_modules", config.targets.names}, {"exclude_modules", config.excluded.names}}) {
+      if (const std::string absent = joined(unmatched(names, modules)); !absent.empty()) {
+        refuse_unknown(absent, field, no_end, there);
+      }
     }
-    refuse_unknown(pattern, "target_modules", there);
   }
+  if (named.empty()) {
+    refuse_unknown(targets,
+                   "target_modules",
+                   config.targets.regex.empty() ? no_end : "no name of a module is matched as a whole",
+                   there);
+  }
+  if (config.every_name_matches) {
+    require_layers(config, named);
+  }
+  return narrowed(config, named, targets);
 }
 
 constexpr const char* kFixTarget =
     "say --lora-tied both for one adapter on all uses of the weight, or --lora-tied named for this use alone (as PEFT "
-    "does "
-    "without ensure_weight_tying; that cannot be merged); or leave the module out";
+    "does without ensure_weight_tying; that cannot be merged); or leave the module out";
 constexpr const char* kFixSaved =
     "say --lora-tied both to train the one weight for all its uses and save it under all its names; or untie the base "
     "first, with a copy of the weight under each name";
@@ -161,8 +238,8 @@ constexpr const char* kFixSaved =
 }
 
 LoraTarget make_target(const LoraConfig& config, const AdaptableModule& module, const TieRegistry& ties) {
-  const std::int64_t rank = by_pattern(config.rank_pattern, module.name, "rank_pattern", config.rank);
-  const double alpha = by_pattern(config.alpha_pattern, module.name, "alpha_pattern", config.alpha);
+  const std::int64_t rank = value_for(config.rank_pattern, module.name, "rank_pattern", config.rank);
+  const double alpha = value_for(config.alpha_pattern, module.name, "alpha_pattern", config.alpha);
   const auto ranks = static_cast<double>(rank);
   LoraTarget target{.module = module.name,
                     .weight = ties.canonical(module.name + std::string(kWeight)),
@@ -173,6 +250,27 @@ LoraTarget make_target(const LoraConfig& config, const AdaptableModule& module, 
                     .scaling = alpha / (config.rslora ? std::sqrt(ranks) : ranks)};
   target.tied = !ties.aliases(target.weight).empty();
   return target;
+}
+
+/// One adapter has one rank and one scaling.
+void require_equal_scaling(const LoraTarget& first, const LoraTarget& other) {
+  if (first.rank != other.rank || first.scaling != other.scaling) {
+    throw InputError(
+        {.code = Code::kAdapterConfig,
+         .what = "a field of an adapter's configuration cannot be honoured",
+         .where = concat("rank_pattern and alpha_pattern, ", first.module, " and ", other.module),
+         .why = concat("expected one rank and one scaling for the uses of one weight, got rank ",
+                       first.rank,
+                       " and scaling ",
+                       first.scaling,
+                       " beside rank ",
+                       other.rank,
+                       " and scaling ",
+                       other.scaling),
+         .fix =
+             "write patterns that match both modules or neither; or use this adapter with PEFT, which scales the two "
+             "uses apart"});
+  }
 }
 
 /// One adapter for all modules that use `weight`: the embedding's, where one of them is one.
@@ -189,6 +287,7 @@ LoraTarget make_shared_target(const LoraConfig& config,
   std::ranges::stable_partition(users, [](const AdaptableModule* user) { return user->embedding; });
   LoraTarget target = make_target(config, *users.front(), ties);
   for (auto user = users.begin() + 1; user != users.end(); ++user) {
+    require_equal_scaling(target, make_target(config, **user, ties));
     target.uses.push_back({.module = (*user)->name, .transposed = (*user)->embedding != target.embedding});
   }
   return target;
@@ -209,14 +308,14 @@ std::vector<SavedParameter> saved_parameters(const LoraConfig& config,
   std::vector<SavedParameter> saved;
   std::set<std::string> seen;
   std::set<std::string> there;
-  std::set<std::string> unmatched(config.modules_to_save.begin(), config.modules_to_save.end());
+  std::vector<std::string> absent = config.modules_to_save;
   for (const ParameterInfo& info : table) {
     there.insert(last_part(info.fqn.substr(0, info.fqn.rfind('.'))));
     bool wanted = false;
     for (const std::string& entry : config.modules_to_save) {
       if (is_saved(info.fqn, entry)) {
         wanted = true;
-        unmatched.erase(entry);
+        std::erase(absent, entry);
       }
     }
     const std::string weight = ties.canonical(info.fqn);
@@ -232,8 +331,8 @@ std::vector<SavedParameter> saved_parameters(const LoraConfig& config,
     }
     saved.push_back(std::move(parameter));
   }
-  if (!unmatched.empty()) {
-    refuse_unknown(*unmatched.begin(), "modules_to_save", there);
+  if (!absent.empty()) {
+    refuse_unknown(joined(absent), "modules_to_save", "no name of a module ends so", there);
   }
   return saved;
 }
@@ -278,16 +377,9 @@ LoraPlan plan_lora(const LoraConfig& config,
                    const std::vector<AdaptableModule>& modules,
                    const ParameterTable& table,
                    const TieRegistry& ties) {
-  std::vector<const AdaptableModule*> chosen;
-  for (const AdaptableModule& module : modules) {
-    if (is_target(config, module)) {
-      chosen.push_back(&module);
-    }
-  }
-  require_targets(config, modules, chosen);
   LoraPlan plan{.config = config};
   std::set<std::string> shared;
-  for (const AdaptableModule* module : chosen) {
+  for (const AdaptableModule* module : choose_targets(config, modules)) {
     LoraTarget target = make_target(config, *module, ties);
     if (target.tied && config.tied == TiedTarget::kRefuse) {
       refuse_tied(module->name, target.weight, ties, kFixTarget);

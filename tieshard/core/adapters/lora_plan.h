@@ -75,8 +75,10 @@ std::vector<AdaptableModule> adaptable_modules(const ResolvedModel& model);
 
 /// @param modules  those of the model, in registration order
 /// @param table    every parameter name with its whole shape
-/// @throws InputError unknown-target (a pattern that no module matches, or an entry of modules_to_save), adapter-config
-///         (patterns that contradict each other), tied-target (a tied weight, and config.tied does not say what then)
+/// @throws InputError unknown-target (names, layers or entries of modules_to_save that no module matches, all of one
+///         field together; or a setting that leaves no target), adapter-config (patterns that contradict each other, or
+///         say different numbers for the uses of one weight), tied-target (a tied weight, and config.tied does not say
+///         what then)
 LoraPlan plan_lora(const LoraConfig& config,
                    const std::vector<AdaptableModule>& modules,
                    const ParameterTable& table,
