@@ -27,5 +27,23 @@ TEST(MergeAdapterVerb, SaysWhatItWrote) {
   EXPECT_EQ(json.json()["merged"], 1);
 }
 
+TEST(MergeAdapterVerb, TakesTheFlagThatItRecommends) {
+  CheckpointFixture base(tied_config());
+  base.write(tiny_llama_tensors());
+  CheckpointFixture adapter;
+  const std::string embed = "base_model.model.model.embed_tokens.";
+  write_adapter(adapter,
+                adapter_config(R"(["embed_tokens"])"),
+                {counting(embed + "lora_embedding_A", {2, 6}), counting(embed + "lora_embedding_B", {4, 2})});
+  std::vector<std::string> words{
+      "merge-adapter", base.path().string(), adapter.path().string(), (base.path() / "merged").string()};
+  const Answer refused = run(words);
+  EXPECT_EQ(refused.status, 2);
+  EXPECT_THAT(refused.err, HasSubstr("--lora-tied both"));
+  words.insert(words.end(), {"--lora-tied", "both"});
+  const Answer merged = run(words);
+  EXPECT_EQ(merged.status, 0) << merged.err;
+}
+
 } // namespace
 } // namespace tieshard::testing

@@ -1,6 +1,7 @@
 """LoRA both ways with PEFT: adapters trained here run there, adapters made there train here, and both merge to one model."""
 
 import json
+import shutil
 
 import numpy
 import peft
@@ -229,11 +230,38 @@ def test_a_merged_run_is_the_run_with_its_adapter(tieshard, tiny, train, tmp_pat
     assert (logits_of(tieshard, tmp_path / "merged", ids, tmp_path) - beside).abs().max() <= 1e-4
 
 
+@pytest.mark.parametrize("choice", ["canonical", "alias", "untie"])
+def test_a_base_with_two_unlike_copies_merges_to_what_was_chosen_for_whoever_reads_it(tieshard, tiny, tmp_path, choice):
+    base, adapter, merged = tmp_path / "base", tmp_path / "adapter", tmp_path / "merged"
+    shutil.copytree(tiny, base)
+    tensors = load_file(base / "model.safetensors")
+    embedding = tensors["model.embed_tokens.weight"]
+    tensors["lm_head.weight"] = embedding + 0.1 * torch.randn(embedding.shape, generator=torch.Generator().manual_seed(5))
+    save_file(tensors, base / "model.safetensors", metadata={"format": "pt"})
+    made_by_peft(tiny, adapter, ADAPTERS["attention" if choice == "untie" else "tied-both"][2])
+    own = {key: value for key, value in load_file(adapter / "adapter_model.safetensors").items() if "base_layer" not in key}
+    save_file(own, adapter / "adapter_model.safetensors", metadata={"format": "pt"})
+    ids = some_ids()
+    beside = logits_of(tieshard, base, ids, tmp_path, "--adapter", adapter, "--on-tie-conflict", choice)
+    run_well([tieshard, "merge-adapter", base, adapter, merged, "--on-tie-conflict", choice])
+    assert (logits_of(tieshard, merged, ids, tmp_path) - beside).abs().max() <= 1e-4
+    model, info = AutoModelForCausalLM.from_pretrained(merged, output_loading_info=True)
+    assert not info["missing_keys"] and not info["unexpected_keys"]
+    assert model.config.tie_word_embeddings == (choice != "untie")
+    with torch.no_grad():
+        assert (model(input_ids=ids).logits - beside).abs().max() <= 1e-3
+
+
 REFUSED = [
     (["--lora", "r=4,targets=lm_head"], "tied-target", "--lora-tied both"),
     (["--lora", "r=4,targets=c_attn"], "unknown-target", "q_proj"),
     (["--lora", "r=4"], "bad-flag", "targets"),
     (["--lora", "r=0,targets=q_proj"], "bad-flag", "r"),
+    (["--lora", "r=1000001,targets=q_proj"], "bad-flag", "from 1 to 1000000"),
+    (["--lora", ""], "bad-flag", "got nothing"),
+    (["--adapter", ""], "bad-flag", "got nothing"),
+    (["--lora", "targets=q_proj,exclude=self_attn"], "unknown-target", "exclude_modules, self_attn"),
+    (["--lora", "targets=q_proj,layers=0,77"], "unknown-target", "layers_to_transform, 77"),
     (["--lora-tied", "both"], "bad-flag", "--lora or --adapter"),
     (["--lora", "r=4,targets=q_proj", "--lora-tied", "all"], "bad-flag", "both, named or refuse"),
     (["--adapter", "nowhere"], "directory-not-found", "nowhere"),
@@ -274,3 +302,4 @@ def test_help_and_the_document_name_the_same_flags(tieshard):
     for key in ("r", "alpha", "dropout", "targets", "targets-regex", "exclude", "save", "layers", "init", "rslora"):
         assert f"\n| `{key}` |" in document, key
     assert "merge-adapter" in run_well([tieshard, "--help"]).stdout and "tieshard merge-adapter" in document
+    assert "\n  --lora-tied " in run_well([tieshard, "merge-adapter", "--help"]).stdout

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <filesystem>
+#include <string>
 
 #include "tieshard/cli/model_flags.h"
 #include "tieshard/cli/report.h"
@@ -18,6 +19,7 @@ struct MergeAdapterOptions {
   std::filesystem::path adapter{};
   std::filesystem::path out{};
   OpenFlags open{};
+  std::string lora_tied{};
   bool json = false;
 };
 

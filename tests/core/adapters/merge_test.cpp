@@ -127,29 +127,127 @@ TEST_F(Merge, ReplacesWhatTheAdapterTrainedWhole) {
   EXPECT_THAT(values_of(out(), "model.norm.weight"), ::testing::ElementsAre(50, 51, 52, 53));
 }
 
-TEST_F(Merge, ATiedWeightIsMergedOnceInEachOfItsCopies) {
-  CheckpointFixture adapter;
+/// An adapter on embed_tokens, of both uses where `both`.
+void write_embedding_adapter(CheckpointFixture& adapter, bool both = true) {
   const std::string embed = "base_model.model.model.embed_tokens.";
   testing::write_adapter(
       adapter,
-      adapter_config(R"(["embed_tokens"])", R"("ensure_weight_tying": true, )"),
+      adapter_config(R"(["embed_tokens"])", both ? R"("ensure_weight_tying": true, )" : ""),
       {counting(embed + "lora_embedding_A", {2, 6}, 1.0F), counting(embed + "lora_embedding_B", {4, 2}, -3.0F)});
+}
+
+/// W + what write_embedding_adapter's adds, for W that counts from `start`.
+std::vector<float> embedding_merged_by_hand(float start = 0) {
   std::vector<float> expected;
   for (std::int64_t token = 0; token < 6; ++token) {
     for (std::int64_t hidden = 0; hidden < 4; ++hidden) {
-      double sum = static_cast<double>(token * 4 + hidden);
+      double sum = static_cast<double>(start) + static_cast<double>(token * 4 + hidden);
       for (std::int64_t k = 0; k < 2; ++k) {
         sum += 3.0 * static_cast<double>(k * 6 + token + 1) * static_cast<double>(hidden * 2 + k - 3);
       }
       expected.push_back(static_cast<float>(sum));
     }
   }
-  std::vector<FixtureTensor> twice = testing::tiny_llama_tensors();
-  twice.push_back(counting("lm_head.weight", {6, 4}));
-  base_.write(twice);
-  EXPECT_EQ(merge_adapter(base_.path(), adapter.path(), out()).merged, 2);
-  EXPECT_EQ(values_of(out(), "model.embed_tokens.weight"), expected);
-  EXPECT_EQ(values_of(out(), "lm_head.weight"), expected);
+  return expected;
+}
+
+std::vector<FixtureTensor> with_head(float start) {
+  std::vector<FixtureTensor> tensors = testing::tiny_llama_tensors();
+  tensors.push_back(counting("lm_head.weight", {6, 4}, start));
+  return tensors;
+}
+
+/// Whether config.json of `directory` says that the model is tied.
+bool said_tied(const std::filesystem::path& directory) {
+  return Checkpoint::open(directory).config().tie_word_embeddings()->value;
+}
+
+TEST_F(Merge, ATiedWeightIsMergedOnceAndWrittenOnceUnderItsCanonicalName) {
+  write_embedding_adapter(adapter_);
+  base_.write(with_head(0));
+  EXPECT_EQ(merge().merged, 1);
+  EXPECT_EQ(values_of(out(), "model.embed_tokens.weight"), embedding_merged_by_hand());
+  EXPECT_EQ(Checkpoint::open(out()).find("lm_head.weight"), nullptr);
+  EXPECT_TRUE(said_tied(out()));
+}
+
+TEST_F(Merge, TheCopyThatTheCallerChoseIsTheOneThatIsWritten) {
+  write_embedding_adapter(adapter_);
+  base_.write(with_head(100));
+  for (const auto& [choice, start] : {std::pair{OnTieConflict::kCanonical, 0.0F}, {OnTieConflict::kAlias, 100.0F}}) {
+    std::filesystem::remove_all(out());
+    merge_adapter(base_.path(), adapter_.path(), out(), {.ties = {.on_conflict = choice}});
+    const ResolvedModel merged = resolve_model(out()); // without any flag
+    EXPECT_EQ(merged.ties.canonical("lm_head.weight"), "model.embed_tokens.weight");
+    EXPECT_EQ(merged.checkpoint.find("lm_head.weight"), nullptr);
+    EXPECT_EQ(values_of(out(), "model.embed_tokens.weight"), embedding_merged_by_hand(start));
+  }
+}
+
+TEST_F(Merge, TheChosenCopyMayBeAllThatItsFileHeld) {
+  write_embedding_adapter(adapter_);
+  std::filesystem::remove(base_.path() / "model.safetensors");
+  base_.write(testing::tiny_llama_tensors(), {}, "model-00001-of-00002.safetensors");
+  base_.write({counting("lm_head.weight", {6, 4}, 100.0F)}, {}, "model-00002-of-00002.safetensors").write_index();
+  const MergeReport canonical = merge_adapter(
+      base_.path(), adapter_.path(), base_.path() / "first", {.ties = {.on_conflict = OnTieConflict::kCanonical}});
+  EXPECT_EQ(canonical.files, std::vector<std::string>{"model-00001-of-00002.safetensors"});
+  EXPECT_EQ(values_of(base_.path() / "first", "model.embed_tokens.weight"), embedding_merged_by_hand());
+  merge_adapter(base_.path(), adapter_.path(), out(), {.ties = {.on_conflict = OnTieConflict::kAlias}});
+  EXPECT_EQ(values_of(out(), "model.embed_tokens.weight"), embedding_merged_by_hand(100));
+}
+
+TEST_F(Merge, UntiedWeightsAreBothThereAndTheConfigurationSaysSo) {
+  write_embedding_adapter(adapter_);
+  base_.write(with_head(100));
+  merge(); // untied, since they differ
+  EXPECT_EQ(values_of(out(), "model.embed_tokens.weight"), embedding_merged_by_hand());
+  EXPECT_EQ(values_of(out(), "lm_head.weight"), values_of(base_.path(), "lm_head.weight"));
+  EXPECT_FALSE(said_tied(out()));
+  base_.write(with_head(0)); // equal, and untied by the caller
+  std::filesystem::remove_all(out());
+  merge_adapter(base_.path(), adapter_.path(), out(), {.ties = {.untied = {"lm_head.weight"}}});
+  EXPECT_EQ(values_of(out(), "lm_head.weight"), values_of(base_.path(), "lm_head.weight"));
+  EXPECT_FALSE(said_tied(out()));
+}
+
+TEST_F(Merge, AnUntiedNameNeedsAStoredValue) {
+  expect_refusal([&] { merge_adapter(base_.path(), adapter_.path(), out(), {.ties = {.untied = {"lm_head.weight"}}}); },
+                 Code::kMissingParameter,
+                 {"lm_head.weight", "--untie lm_head.weight"});
+  EXPECT_FALSE(std::filesystem::exists(out()));
+}
+
+TEST_F(Merge, ATieThatTheCallerMadeIsSaidByTheConfiguration) {
+  CheckpointFixture untied(testing::untied_config());
+  untied.write(testing::tiny_llama_tensors());
+  merge_adapter(untied.path(),
+                adapter_.path(),
+                out(),
+                {.ties = {.explicit_ties = {{"lm_head.weight", "model.embed_tokens.weight"}}}});
+  EXPECT_TRUE(said_tied(out()));
+}
+
+TEST_F(Merge, ATieThatNoConfigurationKnowsHasItsValueUnderEachName) {
+  const std::string key = "model.layers.0.self_attn.o_proj.weight";
+  merge_adapter(
+      base_.path(),
+      adapter_.path(),
+      out(),
+      {.ties = {.explicit_ties = {{key, std::string(kQuery) + ".weight"}}, .on_conflict = OnTieConflict::kCanonical}},
+      TiedTarget::kBoth);
+  EXPECT_EQ(values_of(out(), std::string(kQuery) + ".weight"), merged_by_hand(4, 4));
+  EXPECT_EQ(values_of(out(), key), merged_by_hand(4, 4));
+}
+
+TEST_F(Merge, TheCallerSaysWhatAnAdapterOnATiedWeightIsFor) {
+  write_embedding_adapter(adapter_, /*both=*/false);
+  expect_refusal([&] { merge(); }, Code::kTiedTarget, {"--lora-tied both"});
+  expect_refusal([&] { merge_adapter(base_.path(), adapter_.path(), out(), {}, TiedTarget::kNamed); },
+                 Code::kTiedTarget,
+                 {"cannot be merged", "--lora-tied both"});
+  merge_adapter(base_.path(), adapter_.path(), out(), {}, TiedTarget::kBoth);
+  EXPECT_EQ(values_of(out(), "model.embed_tokens.weight"), embedding_merged_by_hand());
 }
 
 TEST_F(Merge, AnAdapterForOneUseOfATiedWeightIsRefused) {

@@ -90,5 +90,13 @@ TEST(SafetensorsIndex, AllowsDotsInsideNames) {
   EXPECT_NO_THROW(parse_safetensors_index(index_text({{"x", "a..b.safetensors"}, {"y", "..c"}}), kIndexFile));
 }
 
+TEST(SafetensorsIndex, WhatIsWrittenReadsBack) {
+  const SafetensorsIndex index =
+      parse_safetensors_index(safetensors_index_text({{"a", "1.safetensors"}, {"b", "2.safetensors"}}, 12), kIndexFile);
+  EXPECT_EQ(index.weight_map.at("b"), "2.safetensors");
+  EXPECT_EQ(index.weight_map.size(), 2U);
+  EXPECT_EQ(index.total_size, "12");
+}
+
 } // namespace
 } // namespace tieshard

@@ -5,14 +5,18 @@
 #include <cmath>
 #include <functional>
 #include <map>
+#include <set>
 #include <utility>
 
 #include "tieshard/core/adapters/adapter_file.h"
+#include "tieshard/core/adapters/transposed.h"
 #include "tieshard/core/base/file.h"
 #include "tieshard/core/base/staged_directory.h"
 #include "tieshard/core/checkpoint/companion_files.h"
+#include "tieshard/core/checkpoint/safetensors_index.h"
 #include "tieshard/core/checkpoint/safetensors_writer.h"
 #include "tieshard/core/io/convert.h"
+#include "tieshard/core/ties/tie_flag.h"
 
 namespace tieshard {
 namespace {
@@ -33,16 +37,6 @@ struct Changes {
   std::map<std::string, Delta> deltas;
   std::map<std::string, const TensorEntry*> replaced; ///< by a tensor of the adapter's file
 };
-
-std::vector<float> transposed(const std::vector<float>& values, std::int64_t rows, std::int64_t columns) {
-  std::vector<float> turned(values.size());
-  for (std::int64_t row = 0; row < rows; ++row) {
-    for (std::int64_t column = 0; column < columns; ++column) {
-      turned[static_cast<std::size_t>(column * rows + row)] = values[static_cast<std::size_t>(row * columns + column)];
-    }
-  }
-  return turned;
-}
 
 Delta make_delta(const LoraTarget& target, std::vector<float> a, std::vector<float> b) {
   if (target.embedding) { // [in, out] = A^T B^T
@@ -85,8 +79,9 @@ void refuse_parted_ties(const LoraPlan& plan, const fs::path& adapter) {
            .what = "an adapter for one use of a tied weight cannot be merged",
            .where = concat(adapter.string(), ", ", target.module),
            .why = concat(target.weight, " is the weight of several modules; merged, all of them would change"),
-           .fix = "use the base and the adapter side by side; or untie the base first, with a copy of the "
-                  "weight under each name and tie_word_embeddings false"});
+           .fix = "say --lora-tied both if the adapter is meant for all of them; use the base and the adapter side by "
+                  "side; or untie the base first, with a copy of the weight under each name and tie_word_embeddings "
+                  "false"});
     }
   }
 }
@@ -128,6 +123,83 @@ void add_rows(const Delta& delta, std::int64_t first, std::int64_t rows, std::in
       for (std::int64_t column = 0; column < columns; ++column) {
         into[column] += factor * from[column];
       }
+    }
+  }
+}
+
+/// A tensor of the merged checkpoint.
+struct MergedTensor {
+  std::string name; ///< in its file
+  std::string canonical;
+  const StoredTensor* source = nullptr; ///< of the base
+  std::size_t file = 0;                 ///< as of the base's files
+};
+
+/// The name that `fqn` has in the files: with the prefix that `stored` has there, if any.
+std::string name_in_file(const Checkpoint& base, const std::string& fqn, const StoredTensor& stored) {
+  if (const StoredTensor* own = base.find(fqn); own != nullptr) {
+    return own->stored_name;
+  }
+  const bool prefixed = stored.stored_name.ends_with(stored.name);
+  return prefixed ? stored.stored_name.substr(0, stored.stored_name.size() - stored.name.size()) + fqn : fqn;
+}
+
+/// Whether whoever reads config.json knows all the ties of `group`.
+bool is_told_by_config(const ResolvedModel& model, const TieGroup& group) {
+  std::set<std::string> told;
+  if (model.family != nullptr) {
+    for (const FamilyTie& tie : model.family->ties(model.checkpoint.config())) {
+      told.insert({tie.canonical, tie.alias});
+    }
+  }
+  return told.contains(group.canonical) &&
+         std::ranges::all_of(group.aliases, [&](const TieAlias& alias) { return told.contains(alias.name); });
+}
+
+/// What a reader who has no flags makes the same model of. A tie that config.json tells: one copy, under the canonical
+/// name. Any other tie: the one value under every name that was stored, or that the caller tied.
+std::vector<MergedTensor> merged_tensors(const ResolvedModel& model) {
+  const Checkpoint& base = model.checkpoint;
+  std::map<std::string, const TieGroup*> groups;
+  for (const TieGroup& group : model.ties.groups()) {
+    groups[group.canonical] = &group;
+  }
+  std::vector<MergedTensor> tensors;
+  for (const StoredTensor& stored : base.tensors()) {
+    const std::string canonical = model.ties.canonical(stored.name);
+    const StoredTensor* const source = model.ties.source(base, canonical);
+    const auto group = groups.find(canonical);
+    if (group == groups.end()) {
+      tensors.push_back({stored.stored_name, canonical, &stored, stored.file});
+    } else if (!is_told_by_config(model, *group->second)) {
+      tensors.push_back({stored.stored_name, canonical, source, stored.file});
+    } else if (source == &stored) {
+      tensors.push_back({name_in_file(base, canonical, stored), canonical, source, stored.file});
+    }
+  }
+  for (const auto& [canonical, group] : groups) {
+    const StoredTensor* const source = model.ties.source(base, canonical);
+    for (const TieAlias& alias : group->aliases) {
+      const bool asked = std::ranges::any_of(
+          alias.reasons, [](const TieReason& reason) { return reason.evidence == TieEvidence::kExplicitMap; });
+      if (asked && source != nullptr && base.find(alias.name) == nullptr && !is_told_by_config(model, *group)) {
+        tensors.push_back({name_in_file(base, alias.name, *source), canonical, source, source->file});
+      }
+    }
+  }
+  return tensors;
+}
+
+/// A name that the caller untied needs a value of its own.
+void require_untied_stored(const ResolvedModel& model) {
+  for (const ParameterInfo& info : model.table) {
+    const std::string untied = model.ties.untied_by(info.fqn);
+    if (!untied.empty() && model.ties.source(model.checkpoint, model.ties.canonical(info.fqn)) == nullptr) {
+      throw InputError({.code = Code::kMissingParameter,
+                        .what = "a parameter has no value in the checkpoint",
+                        .where = concat(model.checkpoint.directory().string(), ", ", info.fqn),
+                        .why = "expected a stored tensor, since it is untied, got none",
+                        .fix = concat("leave --untie ", untied, " out, or store a value for ", info.fqn)});
     }
   }
 }
@@ -248,25 +320,41 @@ class TensorMerger {
   std::vector<float> values_;
 };
 
-void write_file(
-    const ResolvedModel& model, std::size_t index, const fs::path& staging, TensorMerger& merger, MergeReport& report) {
-  const Checkpoint& base = model.checkpoint;
+/// What an index tells.
+struct WrittenIndex {
+  std::map<std::string, std::string> weight_map;
+  std::uint64_t total_size = 0;
+};
+
+/// Writes what goes to one file of the base's name; nothing where all of it is further copies.
+void write_file(const Checkpoint& base,
+                std::size_t index,
+                const std::vector<MergedTensor>& tensors,
+                const fs::path& staging,
+                TensorMerger& merger,
+                MergeReport& report,
+                WrittenIndex& written) {
   const SafetensorsFile& source = base.files()[index];
   std::vector<TensorSpec> specs;
-  std::map<std::string, const StoredTensor*> stored;
-  for (const StoredTensor& tensor : base.tensors()) {
+  std::map<std::string, const MergedTensor*> merged;
+  for (const MergedTensor& tensor : tensors) {
     if (tensor.file == index) {
-      specs.push_back({.name = tensor.stored_name, .dtype = tensor.dtype, .shape = tensor.shape});
-      stored[tensor.stored_name] = &tensor;
+      specs.push_back({.name = tensor.name, .dtype = tensor.source->dtype, .shape = tensor.source->shape});
+      merged[tensor.name] = &tensor;
     }
+  }
+  if (specs.empty()) {
+    return;
   }
   const std::string file_name = source.file().path().filename().string();
   const SafetensorsLayout layout = layout_safetensors(std::move(specs), source.header().metadata);
   const File out = File::create(staging / file_name, layout.file_bytes);
   out.write_at(0, std::as_bytes(std::span(layout.prefix)));
   for (const TensorEntry& entry : layout.header.tensors) {
-    const StoredTensor& tensor = *stored.at(entry.name);
-    merger.write(base, tensor, model.ties.canonical(tensor.name), out, layout.offset_of(entry.name));
+    const MergedTensor& tensor = *merged.at(entry.name);
+    merger.write(base, *tensor.source, tensor.canonical, out, layout.offset_of(entry.name));
+    written.weight_map[entry.name] = file_name;
+    written.total_size += entry.end - entry.begin;
   }
   out.sync();
   report.files.push_back(file_name);
@@ -274,34 +362,51 @@ void write_file(
   report.tensors += static_cast<std::int64_t>(layout.header.tensors.size());
 }
 
+/// config.json with the ties that the weights have, the index of several files, and what stands beside them.
+void write_companions(const ResolvedModel& model,
+                      const MergeReport& report,
+                      const WrittenIndex& written,
+                      const fs::path& staging) {
+  const fs::path& base = model.checkpoint.directory();
+  copy_companion_files(base, staging);
+  if (const std::optional<bool> flag = changed_tie_flag(model.ties, model.checkpoint)) {
+    const std::string text = read_text_file(base / "config.json");
+    write_text_file(staging / "config.json", with_tie_flag(text, model.checkpoint.config(), *flag));
+  } else {
+    copy_durably(base / "config.json", staging / "config.json");
+  }
+  if (report.files != std::vector<std::string>{kSingleWeights}) {
+    write_text_file(staging / kWeightsIndex, safetensors_index_text(written.weight_map, written.total_size));
+  }
+}
+
 } // namespace
 
 MergeReport merge_adapter(const fs::path& base,
                           const fs::path& adapter_directory,
                           const fs::path& out,
-                          const ResolveOptions& options) {
+                          const ResolveOptions& options,
+                          std::optional<TiedTarget> tied) {
   const auto start = std::chrono::steady_clock::now();
   const ResolvedModel model = resolve_model(base, options);
   const AdapterFile adapter = AdapterFile::open(adapter_directory);
   LoraConfig config = adapter.config();
-  config.tied = config.tied == TiedTarget::kRefuse ? TiedTarget::kNamed : config.tied; // refused here, in merge's words
+  config.tied = tied.value_or(config.tied);
   const LoraPlan plan = plan_lora(config, adaptable_modules(model), model.table, model.ties);
   refuse_parted_ties(plan, adapter_directory);
   const Changes changes = read_changes(adapter, plan);
   require_stored(model, changes);
+  require_untied_stored(model);
+  const std::vector<MergedTensor> tensors = merged_tensors(model);
   MergeReport report{.directory = out, .findings = model.findings};
   const fs::path staging = stage_directory(out);
   try {
     TensorMerger merger(adapter, changes);
+    WrittenIndex written;
     for (std::size_t index = 0; index < model.checkpoint.files().size(); ++index) {
-      write_file(model, index, staging, merger, report);
+      write_file(model.checkpoint, index, tensors, staging, merger, report, written);
     }
-    copy_companion_files(base, staging);
-    for (const std::string& name : list_directory(base)) {
-      if (name == "config.json" || name.ends_with(".index.json")) {
-        copy_durably(base / name, staging / name);
-      }
-    }
+    write_companions(model, report, written, staging);
     report.merged = merger.merged;
     report.replaced = merger.replaced;
   } catch (...) {

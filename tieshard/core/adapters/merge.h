@@ -9,9 +9,11 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "tieshard/core/adapters/lora_config.h"
 #include "tieshard/core/base/error.h"
 #include "tieshard/core/ties/resolved_model.h"
 
@@ -28,16 +30,22 @@ struct MergeReport {
   std::vector<Diagnostic> findings{}; ///< of the base
 };
 
-/// Writes `out`: the base's files with the same names, tensors and dtypes, and what stands beside them. Sums are
-/// float32 and rounded once. A tied weight is merged once; where a file holds it under several names, in each of them.
-/// Staged, synced and renamed: complete or absent. Holds the adapter and one slice of rows (4 MiB) in memory.
+/// Writes `out`: the base's files with the same names, tensors and dtypes, and what stands beside them
+/// (companion_files.h). Sums are float32 and rounded once. Staged, synced and renamed: complete or absent. Holds the
+/// adapter and one slice of rows (4 MiB) in memory.
 ///
+/// What `options` choose about ties stands in `out` itself. A tied weight is merged once and written once, under its
+/// canonical name, and config.json says that it is tied; weights that are untied are both there, and config.json says
+/// that, too. A tie that config.json cannot tell (one of `options.explicit_ties`) has its value under each name.
+///
+/// @param tied  what becomes of an adapter on a tied weight; nothing: what the adapter's configuration says
 /// @throws InputError output-exists, tied-target (an adapter for one use of a tied weight), dtype-not-loadable (a
-///         quantised weight), shape-mismatch, not-finite (a sum that is not), and what resolve_model, AdapterFile and
-///         plan_lora throw; PeerError disk-full, io-failed
+///         quantised weight), shape-mismatch, not-finite (a sum that is not), missing-parameter (a weight that the base
+///         does not store), and what resolve_model, AdapterFile and plan_lora throw; PeerError disk-full, io-failed
 MergeReport merge_adapter(const std::filesystem::path& base,
                           const std::filesystem::path& adapter,
                           const std::filesystem::path& out,
-                          const ResolveOptions& options = {});
+                          const ResolveOptions& options = {},
+                          std::optional<TiedTarget> tied = {});
 
 } // namespace tieshard

@@ -6,7 +6,10 @@
 #include <set>
 #include <utility>
 
+#include <nlohmann/json.hpp>
+
 #include "tieshard/core/base/error.h"
+#include "tieshard/core/base/json.h"
 #include "tieshard/core/base/json_reader.h"
 #include "tieshard/core/base/units.h"
 
@@ -121,6 +124,10 @@ SafetensorsIndex parse_safetensors_index(std::string_view text, const std::strin
     fail(where, "expected weight_map to be an object of tensor to file, got no weight_map");
   }
   return index;
+}
+
+std::string safetensors_index_text(const std::map<std::string, std::string>& weight_map, std::uint64_t total_size) {
+  return Json{{"metadata", {{"total_size", total_size}}}, {"weight_map", weight_map}}.dump(2) + "\n";
 }
 
 } // namespace tieshard

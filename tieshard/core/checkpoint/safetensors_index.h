@@ -7,6 +7,7 @@
 
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <optional>
 #include <string>
@@ -27,5 +28,8 @@ struct SafetensorsIndex {
 /// @throws InputError index-malformed (not JSON, no weight_map, an empty one, a value that is no string), path-escape
 ///         (a value is not the plain name of a file in the same directory)
 SafetensorsIndex parse_safetensors_index(std::string_view text, const std::string& where);
+
+/// The text of an index file. @param total_size  bytes of all tensors
+std::string safetensors_index_text(const std::map<std::string, std::string>& weight_map, std::uint64_t total_size);
 
 } // namespace tieshard

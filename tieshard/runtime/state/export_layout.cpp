@@ -1,14 +1,15 @@
 #include "tieshard/runtime/state/export_layout.h"
 
 #include <cstdio>
+#include <map>
 #include <optional>
 #include <utility>
 
 #include <nlohmann/json.hpp>
 
-#include "tieshard/core/base/error.h"
 #include "tieshard/core/base/file.h"
-#include "tieshard/core/families/family.h"
+#include "tieshard/core/checkpoint/safetensors_index.h"
+#include "tieshard/core/ties/tie_flag.h"
 
 namespace tieshard {
 namespace {
@@ -43,23 +44,6 @@ std::string file_name(std::size_t index, std::size_t count) {
   return name;
 }
 
-/// The tie flag that config.json has to get, where what was trained differs from what it says. Ties that a family
-/// always has are none of the flag's.
-std::optional<bool> changed_tie_flag(const ShardPlan& plan, const Checkpoint& source) {
-  const Family* family = find_family(source.config());
-  if (family == nullptr) {
-    return std::nullopt;
-  }
-  bool has_head_tie = false;
-  for (const FamilyTie& tie : family->ties(source.config())) {
-    has_head_tie =
-        has_head_tie || (!tie.always && plan.ties().canonical(tie.alias) == plan.ties().canonical(tie.canonical));
-  }
-  const auto& flag = source.config().tie_word_embeddings();
-  const bool said = flag ? flag->value : family->tied_by_default();
-  return said == has_head_tie ? std::nullopt : std::optional<bool>(has_head_tie);
-}
-
 } // namespace
 
 std::vector<ExportFile> layout_export(const ShardPlan& plan,
@@ -76,7 +60,7 @@ std::vector<ExportFile> layout_export(const ShardPlan& plan,
 }
 
 std::string export_index(const std::vector<ExportFile>& files) {
-  Json weight_map = Json::object();
+  std::map<std::string, std::string> weight_map;
   std::uint64_t total = 0;
   for (const ExportFile& file : files) {
     for (const TensorEntry& tensor : file.layout.header.tensors) {
@@ -84,23 +68,20 @@ std::string export_index(const std::vector<ExportFile>& files) {
       total += tensor.end - tensor.begin;
     }
   }
-  return Json{{"metadata", {{"total_size", total}}}, {"weight_map", weight_map}}.dump(2) + "\n";
+  return safetensors_index_text(weight_map, total);
 }
 
 std::string export_config(const ShardPlan& plan, const Checkpoint& source, std::optional<DType> dtype) {
-  const std::string text = read_text_file(source.directory() / "config.json");
-  const std::optional<bool> flag = changed_tie_flag(plan, source);
+  std::string text = read_text_file(source.directory() / "config.json");
+  if (const std::optional<bool> flag = changed_tie_flag(plan.ties(), source)) {
+    text = with_tie_flag(text, source.config(), *flag);
+  }
   const bool quantised = source.config().has("quantization_config");
-  if (!flag && !quantised && !dtype) {
+  if (!quantised && !dtype) {
     return text;
   }
   nlohmann::ordered_json changed = nlohmann::ordered_json::parse(text);
   changed.erase("quantization_config");
-  if (flag) {
-    const auto& said = source.config().tie_word_embeddings();
-    const bool nested = said && said->where.starts_with("text_config.");
-    (nested ? changed["text_config"] : changed)["tie_word_embeddings"] = *flag;
-  }
   if (dtype) { // transformers 5 writes "dtype", version 4 "torch_dtype"
     const bool nested = changed.contains("text_config") && changed["text_config"].contains("dtype");
     (nested ? changed["text_config"] : changed)[changed.contains("torch_dtype") ? "torch_dtype" : "dtype"] =
