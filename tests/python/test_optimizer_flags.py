@@ -208,6 +208,7 @@ REFUSED = [
     (["--schedule", "wsd"], "schedule wsd", "expected the length of the decay, got none"),
     (["--schedule", "inverse-sqrt"], "schedule inverse-sqrt", "expected a warm-up"),
     (["--schedule", "cosine", "--warmup-steps", 90, "--decay-steps", 20], "schedule cosine", "got 90 and 20"),
+    (["--steps", 3, "--warmup-steps", 50], "schedule constant", "within the 3 of the run, got 50 and 0"),
     (["--decay-steps", 20], "schedule constant", "expected no length of a decay, got 20"),
     (["--min-lr-ratio", 0.1], "schedule constant", "expected no smallest rate"),
     (["--schedule", "cosine", "--min-lr-ratio", 1], "--min-lr-ratio", "got 1"),

@@ -96,9 +96,13 @@ TEST(LrSchedule, RefusesWhatCannotBeFollowed) {
   expect_refusal(build(options), Code::kBadFlag, {"schedule wsd", "length of the decay, got none"});
   options.decay = 91;
   expect_refusal(build(options), Code::kBadFlag, {"within the 100 of the run, got 10 and 91"});
-  options = options_of(LrScheduleKind::kCosine);
-  options.warmup = 101;
-  expect_refusal(build(options), Code::kBadFlag, {"schedule cosine", "got 101 and 0"});
+  for (const auto& [kind, where] : {std::pair{LrScheduleKind::kCosine, "schedule cosine"},
+                                    {LrScheduleKind::kConstant, "schedule constant"},
+                                    {LrScheduleKind::kInverseSqrt, "schedule inverse-sqrt"}}) {
+    options = options_of(kind);
+    options.warmup = 101;
+    expect_refusal(build(options), Code::kBadFlag, {where, "got 101 and 0"});
+  }
   options = options_of(LrScheduleKind::kConstant);
   options.decay = 5;
   expect_refusal(build(options), Code::kBadFlag, {"schedule constant", "no length of a decay, got 5"});

@@ -83,7 +83,7 @@ LrSchedule::LrSchedule(const LrScheduleOptions& options) : options_(options) {
     throw refused(
         where, "expected no smallest rate, got one", "leave --min-lr-ratio out, or choose another --schedule");
   }
-  if (has_decay(options.kind) && options.decay.value_or(0) > options.total - options.warmup) {
+  if (options.decay.value_or(0) > options.total - options.warmup) {
     throw refused(where,
                   concat("expected warm-up and decay within the ",
                          options.total,
