@@ -2,6 +2,8 @@
 
 #include "tieshard/runtime/optim/optimizer_guard.h"
 
+#include <cmath>
+
 #include <torch/optim/adagrad.h>
 #include <torch/optim/adamw.h>
 #include <torch/optim/sgd.h>
@@ -106,7 +108,12 @@ TEST_P(Guard, SeesThatAParameterOfTheOptimizerIsNoLongerTheModules) {
     auto optimizer = OptimizerGuard(state).build<SGD>(SGDOptions(0.1));
     EXPECT_NO_THROW(optimizer.step());
     net.replace_module("last", torch::nn::Linear(6, 3));
-    expect_refusal([&] { optimizer.step(); }, Code::kOptimizerParameter, {"last.weight", "last.bias", "stale"});
+    expect_refusal([&] { optimizer.step(); },
+                   Code::kOptimizerParameter,
+                   {"last.weight (group 0, slot",
+                    "last.bias (group 0, slot",
+                    "stale: after fully_shard",
+                    "last.weight (no group)"});
   });
 }
 
@@ -184,7 +191,7 @@ TEST_P(Guard, StepRefusesWhatIsTrainableAndInNoGroup) {
     const at::Tensor late = net.last->register_parameter("late", at::ones({2}));
     expect_refusal([&] { optimizer.step(); },
                    Code::kOptimizerParameter,
-                   {"spare (no group)", "never be trained", "last.late", "not managed", "in no group"});
+                   {"spare (no group)", "never be trained", "last.late (no group): not managed"});
     late.set_requires_grad(false);
     optimizer.add_param_group(torch::optim::OptimizerParamGroup({net.spare}));
     EXPECT_NO_THROW(optimizer.step());
@@ -289,6 +296,106 @@ TEST_P(Guard, AWholeGradientOnAShardIsRefusedByTheOptimizer) {
                      Code::kOptimizerParameter,
                      {"last.weight", "gradient", "expected", "got [3, 6]", "state->run"});
     }
+  });
+}
+
+TEST_P(Guard, WhatIsRefusedForAModuleThatChangedDoesNotRecommendAnotherOptimizer) {
+  on_ranks(GetParam(), [](const DeviceMesh& mesh) {
+    SmallNet net;
+    const auto state = shard_small_net(net, mesh);
+    auto optimizer = OptimizerGuard(state).build<SGD>(SGDOptions(0.1));
+    const auto fix_of = [&] {
+      try {
+        optimizer.step();
+      } catch (const UsageError& error) {
+        return error.diagnostic().fix;
+      }
+      return std::string("nothing was thrown");
+    };
+    net.spare.set_requires_grad(false);
+    EXPECT_THAT(fix_of(), ::testing::HasSubstr("OptimizerGuard(model).build"));
+    net.replace_module("last", torch::nn::Linear(6, 3));
+    EXPECT_THAT(fix_of(), ::testing::HasSubstr("another optimizer alone would be refused too"));
+  });
+}
+
+TEST_P(Guard, ParametersOfARemovedModuleAreStaleAndNobodyElseMissesThem) {
+  on_ranks(GetParam(), [](const DeviceMesh& mesh) {
+    SmallNet net;
+    const auto state = shard_small_net(net, mesh);
+    auto optimizer = OptimizerGuard(state).build<SGD>(SGDOptions(0.1));
+    net.unregister_module("last");
+    expect_refusal([&] { optimizer.step(); }, Code::kOptimizerParameter, {"last.weight (group 0, slot", "stale"});
+    EXPECT_EQ(OptimizerGuard(state).build<SGD>(SGDOptions(0.1)).raw().param_groups().front().params().size(), 6U);
+    EXPECT_NO_THROW(OptimizerGuard(state).adopt(std::make_unique<SGD>(tensors_of(net), 0.1)));
+  });
+}
+
+TEST_P(Guard, ARefusedAdoptLeavesTheOptimizerToItsOwnerWhoDropsWhatIsFrozen) {
+  on_ranks(GetParam(), [](const DeviceMesh& mesh) {
+    SmallNet net;
+    UnitRunner plain;
+    auto early = std::make_unique<torch::optim::AdamW>(tensors_of(net), torch::optim::AdamWOptions(0.1));
+    net.forward(small_input(0), plain, /*use_spare=*/true).sum().backward();
+    early->step();
+    early->zero_grad();
+    net.spare.set_requires_grad(false);
+    const auto state = shard_small_net(net, mesh);
+    const OptimizerGuard guard(state);
+    expect_refusal([&] { guard.adopt(std::move(early)); },
+                   Code::kOptimizerParameter,
+                   {"spare (group 0, slot", "frozen", "OptimizerGuard::drop_frozen(optimizer)"});
+    ASSERT_NE(early, nullptr);
+    OptimizerGuard::drop_frozen(*early);
+    auto optimizer = guard.adopt(std::move(early));
+    net.forward(small_input(0), *state).sum().backward();
+    EXPECT_NO_THROW(optimizer.step());
+  });
+}
+
+/// State as a user's own optimizer may keep it.
+struct OwnState : torch::optim::OptimizerCloneableParamState<OwnState> {};
+
+TEST_P(Guard, ARefusedAdoptListsStateFrozenAndForeignTogetherAndChangesNothing) {
+  if (GetParam() == 1) {
+    GTEST_SKIP() << "on one rank no state is cut";
+  }
+  on_ranks(GetParam(), [](const DeviceMesh& mesh) {
+    SmallNet net;
+    auto early = std::make_unique<torch::optim::AdamW>(tensors_of(net), torch::optim::AdamWOptions(0.1));
+    UnitRunner plain;
+    net.forward(small_input(0), plain, /*use_spare=*/true).sum().backward();
+    early->step();
+    early->zero_grad();
+    early->state()[net.last->weight.unsafeGetTensorImpl()] = std::make_unique<OwnState>();
+    early->param_groups()[0].params().push_back(at::ones({2}).requires_grad_(true));
+    net.spare.set_requires_grad(false);
+    const auto state = shard_small_net(net, mesh);
+    expect_refusal([&] { OptimizerGuard(state).adopt(std::move(early)); },
+                   Code::kOptimizerParameter,
+                   {"last.weight (group 0, slot", "MomentState", "spare (group 0, slot", "frozen", "foreign"});
+    const auto& kept =
+        dynamic_cast<const torch::optim::AdamWParamState&>(*early->state().at(net.first->weight.unsafeGetTensorImpl()));
+    EXPECT_EQ(kept.exp_avg().sizes(), at::IntArrayRef({6, 4})) << "whole, as before";
+  });
+}
+
+TEST_P(Guard, AdagradStepsOnWhatWasAddedLater) {
+  on_ranks(GetParam(), [](const DeviceMesh& mesh) {
+    SmallNet net;
+    net.spare.set_requires_grad(false);
+    const auto state = shard_small_net(net, mesh);
+    auto optimizer = OptimizerGuard(state).build<torch::optim::Adagrad>(
+        torch::optim::AdagradOptions(0.5).initial_accumulator_value(0.25));
+    net.forward(small_input(0), *state).sum().backward();
+    optimizer.step();
+    optimizer.zero_grad();
+    net.spare.set_requires_grad(true);
+    optimizer.add_param_group(torch::optim::OptimizerParamGroup({net.spare}));
+    net.forward(small_input(0), *state, /*use_spare=*/true).sum().backward();
+    optimizer.step();
+    const double expected = 1.0 - 0.5 * 9 / (std::sqrt(0.25 + 81.0) + 1e-10); // its gradient is 9: 3 x 3 outputs
+    EXPECT_TRUE(at::allclose(net.spare.detach(), at::full_like(net.spare, expected)));
   });
 }
 

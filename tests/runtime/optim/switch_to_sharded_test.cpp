@@ -176,6 +176,39 @@ TEST_P(Switch, OfBothOriginalsOfATieLeavesAnAliasThatIsRefused) {
   });
 }
 
+TEST_P(Switch, OfTwoWeightsThatBecameOneIsRefusedWhereStateWouldBeLost) {
+  on_ranks(GetParam(), [](const DeviceMesh& mesh) {
+    TiedModule module(11, 6);
+    const at::Tensor head = at::randn({11, 6}).requires_grad_(true); // before it was tied
+    std::vector<at::Tensor> held = tensors_of(module);
+    held.push_back(head);
+    optim::AdamW early(held, optim::AdamWOptions(0.1));
+    module.forward(at::arange(4)).sum().backward();
+    head.mutable_grad() = at::full({11, 6}, 100.0);
+    early.step();
+    early.zero_grad();
+    const auto mean_of = [&](const at::Tensor& tensor) {
+      return dynamic_cast<const optim::AdamWParamState&>(*early.state().at(tensor.unsafeGetTensorImpl())).exp_avg();
+    };
+    const at::Tensor embedding = mean_of(module.embed_tokens->weight).clone();
+    const at::Tensor heads = mean_of(head).clone();
+    const auto state = fully_shard(module, {{"", &module}}, plan_of(module, mesh), mesh);
+    const OptimizerGuard guard(state);
+    expect_refusal([&] { guard.switch_to_sharded(early, {{"lm_head.weight", head}}); },
+                   Code::kOptimizerParameter,
+                   {"lm_head.weight (group 0, slot 3)", "is embed_tokens.weight now", "would be lost"});
+    EXPECT_TRUE(at::equal(mean_of(module.embed_tokens->weight), embedding)) << "unchanged, as it was whole";
+    EXPECT_TRUE(at::equal(mean_of(head), heads));
+    early.param_groups()[0].params().pop_back(); // the remedy that the message names
+    early.state().erase(head.unsafeGetTensorImpl());
+    guard.switch_to_sharded(early, {{"lm_head.weight", head}});
+    EXPECT_NO_THROW(guard.require_admissible(early));
+    const ShardedParameter& spec = state->managed().front()->spec();
+    const ChunkRange range = state->plan().range(spec, mesh.rank());
+    EXPECT_TRUE(at::equal(mean_of(module.embed_tokens->weight), embedding.narrow(spec.dim, range.offset, range.size)));
+  });
+}
+
 /// State as a user's own optimizer may keep it.
 struct OwnState : optim::OptimizerCloneableParamState<OwnState> {
   at::Tensor average;

@@ -12,6 +12,7 @@
 
 #include "tieshard/core/io/mapped_guard.h"
 #include "tieshard/runtime/optim/optimizer_guard.h"
+#include "tieshard/runtime/optim/optimizer_state.h"
 
 namespace tieshard {
 
@@ -30,6 +31,7 @@ class GuardedOptimizer {
     require_mappings_intact();
     guard_.reshard();
     guard_.require_admissible(*optimizer_);
+    make_missing_state(*optimizer_);
     optimizer_->step();
   }
 
@@ -47,14 +49,7 @@ class GuardedOptimizer {
 
   /// Takes parameters that were frozen since (requires_grad is false) out of their groups, with the state kept of them.
   void drop_frozen() {
-    for (torch::optim::OptimizerParamGroup& group : optimizer_->param_groups()) {
-      std::erase_if(group.params(), [&](const at::Tensor& parameter) {
-        if (!parameter.requires_grad()) {
-          optimizer_->state().erase(parameter.unsafeGetTensorImpl());
-        }
-        return !parameter.requires_grad();
-      });
-    }
+    OptimizerGuard::drop_frozen(*optimizer_);
   }
 
   /// Every slot, told apart.

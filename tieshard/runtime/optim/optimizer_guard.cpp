@@ -20,8 +20,32 @@ std::shared_ptr<FsdpState> require_state(const CausalLm& model) {
   return state;
 }
 
+/// Of a tensor that stands in an optimizer for the `times`-th time: a name that it has, or the same one again.
+void tell_repetition(SlotReport& report, const std::vector<std::string>& names, std::size_t times) {
+  report.kind = times < names.size() ? SlotKind::kAlias : SlotKind::kDuplicate;
+  if (report.kind == SlotKind::kAlias) {
+    report.detail = concat("it is ", report.name);
+    report.name = names[times];
+  }
+}
+
+std::vector<std::vector<at::Tensor>> groups_of(const torch::optim::Optimizer& optimizer) {
+  std::vector<std::vector<at::Tensor>> groups;
+  for (const auto& group : optimizer.param_groups()) {
+    groups.push_back(group.params());
+  }
+  return groups;
+}
+
+/// Whether an optimizer that the guard builds does not have such a slot.
+bool is_mended_by_build(SlotKind kind) {
+  return kind != SlotKind::kStale && kind != SlotKind::kUnmanaged && kind != SlotKind::kForeignGradient;
+}
+
+} // namespace
+
 /// Names of each tensor of a module, and the tensor of each name.
-struct ModuleNames {
+struct OptimizerGuard::ModuleNames {
   explicit ModuleNames(const torch::nn::Module& module) {
     for (const NamedTensor& named : named_parameters(module)) {
       names[named.tensor.unsafeGetTensorImpl()].push_back(named.fqn);
@@ -33,48 +57,48 @@ struct ModuleNames {
   std::unordered_map<std::string, const c10::TensorImpl*> tensors;
 };
 
-/// Of a tensor that stands in an optimizer for the `times`-th time: a name that it has, or the same one again.
-void tell_repetition(SlotReport& report, const std::vector<std::string>& names, std::size_t times) {
-  report.kind = times < names.size() ? SlotKind::kAlias : SlotKind::kDuplicate;
-  if (report.kind == SlotKind::kAlias) {
-    report.detail = concat("it is ", report.name);
-    report.name = names[times];
-  }
-}
-
-std::unordered_set<const c10::TensorImpl*> held_by(const torch::optim::Optimizer& optimizer) {
-  std::unordered_set<const c10::TensorImpl*> held;
-  for (const auto& group : optimizer.param_groups()) {
-    for (const at::Tensor& tensor : group.params()) {
-      held.insert(tensor.unsafeGetTensorImpl());
-    }
-  }
-  return held;
-}
-
-} // namespace
-
-OptimizerGuard::OptimizerGuard(std::shared_ptr<FsdpState> state) : state_(std::move(state)) {
-  std::vector<NamedTensor> named;
-  for (const FsdpParam* parameter : state_->managed()) {
-    named.push_back({parameter->fqn(), parameter->parameter()});
-    sharded_.emplace(parameter->parameter().unsafeGetTensorImpl(), parameter);
-  }
-  register_managed(named);
-}
+OptimizerGuard::OptimizerGuard(std::shared_ptr<FsdpState> state) : state_(std::move(state)) {}
 
 OptimizerGuard::OptimizerGuard(const CausalLm& model) : OptimizerGuard(require_state(model)) {}
 
 void OptimizerGuard::register_managed(const std::vector<NamedTensor>& parameters) {
-  for (const NamedTensor& named : parameters) {
-    if (managed_.emplace(named.tensor.unsafeGetTensorImpl(), named.fqn).second) {
-      order_.push_back(named);
-    }
-  }
+  registered_.insert(registered_.end(), parameters.begin(), parameters.end());
+  managed_.reset();
 }
 
-std::vector<SlotReport> OptimizerGuard::inspect(const std::vector<std::vector<at::Tensor>>& groups) const {
-  const ModuleNames module(state_->root());
+/// Made again when the state manages more than at the last look: its parameters move then.
+const OptimizerGuard::Managed& OptimizerGuard::managed() const {
+  std::size_t of_state = 0;
+  for (const auto& group : state_->groups()) {
+    of_state += group->parameters().size();
+  }
+  if (managed_ && managed_->of_state == of_state) {
+    return *managed_;
+  }
+  managed_.emplace();
+  managed_->of_state = of_state;
+  const auto add = [this](const NamedTensor& named) {
+    if (managed_->fqns.emplace(named.tensor.unsafeGetTensorImpl(), named.fqn).second) {
+      managed_->order.push_back(named);
+    }
+  };
+  for (const FsdpParam* parameter : state_->managed()) {
+    add({parameter->fqn(), parameter->parameter()});
+    managed_->sharded.emplace(parameter->parameter().unsafeGetTensorImpl(), parameter);
+  }
+  for (const NamedTensor& named : registered_) {
+    add(named);
+  }
+  return *managed_;
+}
+
+/// Sharded, and in the module no more.
+bool OptimizerGuard::is_gone(const c10::TensorImpl* impl, const ModuleNames& module) const {
+  return managed().sharded.contains(impl) && !module.names.contains(impl);
+}
+
+std::vector<SlotReport> OptimizerGuard::inspect(const Groups& groups, const ModuleNames& module) const {
+  const Managed& known = managed();
   std::unordered_map<const c10::TensorImpl*, std::size_t> times;
   std::vector<SlotReport> slots;
   for (std::size_t group = 0; group < groups.size(); ++group) {
@@ -82,16 +106,16 @@ std::vector<SlotReport> OptimizerGuard::inspect(const std::vector<std::vector<at
       const at::Tensor& tensor = groups[group][slot];
       const c10::TensorImpl* const impl = tensor.unsafeGetTensorImpl();
       SlotReport report{.group = group, .slot = slot, .held = impl, .local = tensor.sizes().vec()};
-      const auto managed = managed_.find(impl);
+      const auto managed = known.fqns.find(impl);
       const auto names = module.names.find(impl);
-      if (managed != managed_.end()) {
+      if (managed != known.fqns.end()) {
         report.name = managed->second;
         const auto current = module.tensors.find(report.name);
         report.current = current == module.tensors.end() ? nullptr : current->second;
-        const auto parameter = sharded_.find(impl);
-        report.whole = parameter == sharded_.end() ? Shape() : parameter->second->spec().shape;
+        const auto parameter = known.sharded.find(impl);
+        report.whole = parameter == known.sharded.end() ? Shape() : parameter->second->spec().shape;
         const std::size_t before = times[impl]++;
-        if (report.current != nullptr && report.current != impl) {
+        if (is_gone(impl, module) || (report.current != nullptr && report.current != impl)) {
           report.kind = SlotKind::kStale;
         } else if (!tensor.requires_grad()) {
           report.kind = SlotKind::kFrozen;
@@ -115,23 +139,28 @@ std::vector<SlotReport> OptimizerGuard::inspect(const std::vector<std::vector<at
 void OptimizerGuard::refuse(const std::vector<SlotReport>& offenders) const {
   std::string where = state_->mesh().where();
   std::string why;
+  bool mended = true;
   for (const SlotReport& slot : offenders) {
     where += concat(", ", slot.name);
     why += concat(why.empty() ? "" : "\n         ", slot.reason());
+    mended = mended && is_mended_by_build(slot.kind);
   }
-  throw UsageError(
-      {.code = Code::kOptimizerParameter,
-       .what = "an optimizer holds parameters that it must not step, or lacks some that it must",
-       .where = std::move(where),
-       .why = std::move(why),
-       .fix = "build it with OptimizerGuard(model).build<Optimizer>(options) after fully_shard; it takes each "
-              "trainable managed parameter once"});
+  throw UsageError({.code = Code::kOptimizerParameter,
+                    .what = "an optimizer holds parameters that it must not step, or lacks some that it must",
+                    .where = std::move(where),
+                    .why = std::move(why),
+                    .fix = mended ? "do what stands behind each of them; or build the optimizer with "
+                                    "OptimizerGuard(model).build<Optimizer>(options) after fully_shard, which takes "
+                                    "each trainable managed parameter once"
+                                  : "do what stands behind each of them: the module or its gradients have to change, "
+                                    "and another optimizer alone would be refused too"});
 }
 
-std::vector<SlotReport> OptimizerGuard::left_out(const Held& held) const {
+std::vector<SlotReport> OptimizerGuard::left_out(const Held& held, const ModuleNames& module) const {
   std::vector<SlotReport> missing;
-  for (const NamedTensor& named : order_) {
-    if (named.tensor.requires_grad() && !held.contains(named.tensor.unsafeGetTensorImpl())) {
+  for (const NamedTensor& named : managed().order) {
+    const c10::TensorImpl* const impl = named.tensor.unsafeGetTensorImpl();
+    if (named.tensor.requires_grad() && !held.contains(impl) && !is_gone(impl, module)) {
       missing.push_back({.name = named.fqn, .kind = SlotKind::kLeftOut});
     }
   }
@@ -143,15 +172,35 @@ std::vector<SlotReport> OptimizerGuard::unmanaged(const Held& held) const {
   std::vector<SlotReport> offenders;
   for (const NamedTensor& named : unique_parameters(state_->root())) {
     const c10::TensorImpl* const impl = named.tensor.unsafeGetTensorImpl();
-    if (named.tensor.requires_grad() && !managed_.contains(impl) && !held.contains(impl)) {
-      offenders.push_back({.name = named.fqn, .kind = SlotKind::kUnmanaged, .detail = "it is in no group"});
+    if (named.tensor.requires_grad() && !managed().fqns.contains(impl) && !held.contains(impl)) {
+      offenders.push_back({.name = named.fqn, .kind = SlotKind::kUnmanaged});
     }
   }
   return offenders;
 }
 
+/// Everything that is wrong with an optimizer of such groups.
+std::vector<SlotReport> OptimizerGuard::inadmissible(const Groups& groups) const {
+  const ModuleNames module(state_->root());
+  Held held;
+  std::vector<SlotReport> offenders = inspect(groups, module);
+  for (SlotReport& slot : offenders) {
+    held.insert(slot.held);
+    const at::Tensor& gradient = groups[slot.group][slot.slot].grad();
+    if (slot.kind == SlotKind::kManaged && gradient.defined() && gradient.sizes() != at::IntArrayRef(slot.local)) {
+      slot.kind = SlotKind::kForeignGradient;
+      slot.detail = concat("expected ", to_string(slot.local), ", got ", to_string(gradient.sizes().vec()));
+    }
+  }
+  std::erase_if(offenders, [](const SlotReport& slot) { return slot.kind == SlotKind::kManaged; });
+  for (const std::vector<SlotReport>& more : {left_out(held, module), unmanaged(held)}) {
+    offenders.insert(offenders.end(), more.begin(), more.end());
+  }
+  return offenders;
+}
+
 void OptimizerGuard::assert_all_managed(const std::vector<at::Tensor>& parameters) const {
-  std::vector<SlotReport> slots = inspect({parameters});
+  std::vector<SlotReport> slots = inspect({parameters}, ModuleNames(state_->root()));
   std::erase_if(slots, [](const SlotReport& slot) { return slot.kind == SlotKind::kManaged; });
   if (!slots.empty()) {
     refuse(slots);
@@ -159,28 +208,11 @@ void OptimizerGuard::assert_all_managed(const std::vector<at::Tensor>& parameter
 }
 
 std::vector<SlotReport> OptimizerGuard::report(const torch::optim::Optimizer& optimizer) const {
-  std::vector<std::vector<at::Tensor>> groups;
-  for (const auto& group : optimizer.param_groups()) {
-    groups.push_back(group.params());
-  }
-  return inspect(groups);
+  return inspect(groups_of(optimizer), ModuleNames(state_->root()));
 }
 
 void OptimizerGuard::require_admissible(const torch::optim::Optimizer& optimizer) const {
-  std::vector<SlotReport> offenders = report(optimizer);
-  for (SlotReport& slot : offenders) {
-    const at::Tensor& gradient = optimizer.param_groups()[slot.group].params()[slot.slot].grad();
-    if (slot.kind == SlotKind::kManaged && gradient.defined() && gradient.sizes() != at::IntArrayRef(slot.local)) {
-      slot.kind = SlotKind::kForeignGradient;
-      slot.detail = concat("expected ", to_string(slot.local), ", got ", to_string(gradient.sizes().vec()));
-    }
-  }
-  std::erase_if(offenders, [](const SlotReport& slot) { return slot.kind == SlotKind::kManaged; });
-  const Held held = held_by(optimizer);
-  for (const std::vector<SlotReport>& more : {left_out(held), unmanaged(held)}) {
-    offenders.insert(offenders.end(), more.begin(), more.end());
-  }
-  if (!offenders.empty()) {
+  if (const std::vector<SlotReport> offenders = inadmissible(groups_of(optimizer)); !offenders.empty()) {
     refuse(offenders);
   }
 }
@@ -195,14 +227,51 @@ void OptimizerGuard::switch_to_sharded(torch::optim::Optimizer& optimizer,
   apply_switch(optimizer, *state_, plan);
 }
 
+/// Looks at the optimizer as it would be after the switch, so that one refusal lists all and leaves it as it is.
+void OptimizerGuard::take_over(torch::optim::Optimizer& optimizer, const std::vector<NamedTensor>& originals) const {
+  reshard();
+  const SwitchPlan plan = plan_switch(optimizer, *state_, originals);
+  Groups groups = groups_of(optimizer);
+  for (const SwitchPlan::Replacement& replacement : plan.replacements) {
+    groups[replacement.group][replacement.slot] = replacement.managed;
+  }
+  std::vector<SlotReport> offenders = plan.refused;
+  for (const SlotReport& slot : inadmissible(groups)) {
+    const bool is_listed = slot.held != nullptr && std::ranges::any_of(plan.refused, [&](const SlotReport& refused) {
+                             return refused.group == slot.group && refused.slot == slot.slot;
+                           });
+    if (!is_listed) {
+      offenders.push_back(slot);
+    }
+  }
+  if (!offenders.empty()) {
+    refuse(offenders);
+  }
+  apply_switch(optimizer, *state_, plan);
+}
+
+void OptimizerGuard::drop_frozen(torch::optim::Optimizer& optimizer) {
+  for (torch::optim::OptimizerParamGroup& group : optimizer.param_groups()) {
+    std::erase_if(group.params(), [&](const at::Tensor& parameter) {
+      if (!parameter.requires_grad()) {
+        optimizer.state().erase(parameter.unsafeGetTensorImpl());
+      }
+      return !parameter.requires_grad();
+    });
+  }
+}
+
 std::vector<at::Tensor> OptimizerGuard::trainable() const {
+  const ModuleNames module(state_->root());
   std::vector<at::Tensor> parameters;
-  for (const NamedTensor& named : order_) {
-    if (named.tensor.requires_grad()) {
+  for (const NamedTensor& named : managed().order) {
+    const bool is_replaced = module.tensors.contains(named.fqn); // by another tensor: refused below as stale
+    const bool is_removed = !is_replaced && is_gone(named.tensor.unsafeGetTensorImpl(), module);
+    if (named.tensor.requires_grad() && !is_removed) {
       parameters.push_back(named.tensor);
     }
   }
-  std::vector<SlotReport> offenders = inspect({parameters});
+  std::vector<SlotReport> offenders = inspect({parameters}, module);
   std::erase_if(offenders, [](const SlotReport& slot) { return slot.kind == SlotKind::kManaged; });
   const std::vector<SlotReport> more = unmanaged({});
   offenders.insert(offenders.end(), more.begin(), more.end());

@@ -8,7 +8,9 @@
 
 #pragma once
 
+#include <cstddef>
 #include <memory>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
@@ -31,7 +33,8 @@ class GuardedOptimizer;
 /// the reason and the remedy. No check communicates; ranks that do the same get the same answer.
 class OptimizerGuard {
  public:
-  /// Guards a sharded module: its managed parameters are those of `state`.
+  /// Guards a sharded module: its managed parameters are those of `state`, also those that add_lora(*state, ...) adds
+  /// later.
   explicit OptimizerGuard(std::shared_ptr<FsdpState> state);
 
   /// Guards one of our models. @throws UsageError not-sharded
@@ -57,14 +60,17 @@ class OptimizerGuard {
   }
 
   /// Takes an optimizer that exists, built before fully_shard or after; what switch_to_sharded does is done.
-  /// @throws UsageError optimizer-parameter, also when it leaves a trainable managed parameter out
+  /// @throws UsageError optimizer-parameter, also when it leaves a trainable managed parameter out; the optimizer stays
+  ///         the caller's then, unchanged
   template <typename Optimizer>
-  GuardedOptimizer<Optimizer> adopt(std::unique_ptr<Optimizer> optimizer,
+  GuardedOptimizer<Optimizer> adopt(std::unique_ptr<Optimizer>&& optimizer,
                                     const std::vector<NamedTensor>& originals = {}) const {
-    switch_to_sharded(*optimizer, originals);
-    require_admissible(*optimizer);
+    take_over(*optimizer, originals);
     return GuardedOptimizer<Optimizer>(*this, std::move(optimizer));
   }
+
+  /// Takes parameters that require no gradient out of their groups, with the state kept of them; before adopt(), say.
+  static void drop_frozen(torch::optim::Optimizer& optimizer);
 
   /// Original parameters become the managed ones, and state from before fully_shard becomes this rank's part of it:
   /// moments are cut as their parameter is, step counts stay. An optimizer that was built and stepped before goes on
@@ -72,7 +78,8 @@ class OptimizerGuard {
   ///
   /// @param originals  what the optimizer was built over (named_parameters(module) at that time), where the module has
   ///                   other tensors under those names since
-  /// @throws UsageError optimizer-parameter for state that cannot be cut; the optimizer is unchanged then
+  /// @throws UsageError optimizer-parameter for state that cannot be cut, or of several weights that are one now; the
+  ///         optimizer is unchanged then
   void switch_to_sharded(torch::optim::Optimizer& optimizer, const std::vector<NamedTensor>& originals = {}) const;
 
   /// Every slot of an optimizer, told apart, with its identity before and after sharding (to_text() prints it).
@@ -83,7 +90,8 @@ class OptimizerGuard {
   /// @throws UsageError optimizer-parameter
   void require_admissible(const torch::optim::Optimizer& optimizer) const;
 
-  /// Trainable managed parameters in registration order. @throws UsageError optimizer-parameter as build() does
+  /// Trainable managed parameters that the module has, in registration order. @throws UsageError optimizer-parameter as
+  /// build() does
   std::vector<at::Tensor> trainable() const;
 
   /// Every parameter becomes its shard again; what an optimizer may step. No communication.
@@ -91,17 +99,29 @@ class OptimizerGuard {
   void reshard() const;
 
  private:
+  using Groups = std::vector<std::vector<at::Tensor>>;
   using Held = std::unordered_set<const c10::TensorImpl*>;
+  struct ModuleNames;
 
-  std::vector<SlotReport> inspect(const std::vector<std::vector<at::Tensor>>& groups) const;
+  struct Managed {
+    std::unordered_map<const c10::TensorImpl*, std::string> fqns;
+    std::unordered_map<const c10::TensorImpl*, const FsdpParam*> sharded;
+    std::vector<NamedTensor> order; ///< the same as fqns, in registration order; keeps them alive
+    std::size_t of_state = 0;
+  };
+
+  const Managed& managed() const;
+  bool is_gone(const c10::TensorImpl* impl, const ModuleNames& module) const;
+  std::vector<SlotReport> inspect(const Groups& groups, const ModuleNames& module) const;
+  std::vector<SlotReport> inadmissible(const Groups& groups) const;
   std::vector<SlotReport> unmanaged(const Held& held) const;
-  std::vector<SlotReport> left_out(const Held& held) const;
+  std::vector<SlotReport> left_out(const Held& held, const ModuleNames& module) const;
+  void take_over(torch::optim::Optimizer& optimizer, const std::vector<NamedTensor>& originals) const;
   [[noreturn]] void refuse(const std::vector<SlotReport>& offenders) const;
 
   std::shared_ptr<FsdpState> state_;
-  std::unordered_map<const c10::TensorImpl*, std::string> managed_; ///< fqn of each managed tensor
-  std::unordered_map<const c10::TensorImpl*, const FsdpParam*> sharded_;
-  std::vector<NamedTensor> order_; ///< the same in registration order; keeps them alive
+  std::vector<NamedTensor> registered_;
+  mutable std::optional<Managed> managed_; ///< as of the state's last look; managed() keeps it true
 };
 
 } // namespace tieshard

@@ -1,5 +1,6 @@
 #include "tieshard/runtime/optim/optimizer_state.h"
 
+#include <ATen/ATen.h>
 #include <torch/optim/adagrad.h>
 #include <torch/optim/adam.h>
 #include <torch/optim/adamw.h>
@@ -95,6 +96,23 @@ std::unique_ptr<optim::OptimizerParamState> new_state(const optim::Optimizer& op
       make_for<optim::RMSprop, optim::RMSpropParamState>(optimizer, made) ||
       make_for<optim::Adagrad, optim::AdagradParamState>(optimizer, made);
   return made;
+}
+
+void make_missing_state(optim::Optimizer& optimizer) {
+  if (dynamic_cast<const optim::Adagrad*>(&optimizer) == nullptr) {
+    return;
+  }
+  for (const optim::OptimizerParamGroup& group : optimizer.param_groups()) {
+    const auto& options = static_cast<const optim::AdagradOptions&>(group.options());
+    for (const at::Tensor& parameter : group.params()) {
+      std::unique_ptr<optim::OptimizerParamState>& kept = optimizer.state()[parameter.unsafeGetTensorImpl()];
+      if (kept == nullptr) {
+        auto made = std::make_unique<optim::AdagradParamState>();
+        made->sum(at::full_like(parameter.detach(), options.initial_accumulator_value()));
+        kept = std::move(made);
+      }
+    }
+  }
 }
 
 } // namespace tieshard

@@ -44,4 +44,8 @@ std::optional<std::vector<at::Tensor>> moments(const torch::optim::OptimizerPara
 /// other.
 std::unique_ptr<torch::optim::OptimizerParamState> new_state(const torch::optim::Optimizer& optimizer);
 
+/// Adagrad makes its state when it is made, and a step asserts that it is there: gives parameters that were added since
+/// the state that its constructor would have given them. Nothing for other optimizers.
+void make_missing_state(torch::optim::Optimizer& optimizer);
+
 } // namespace tieshard

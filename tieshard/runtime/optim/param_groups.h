@@ -5,9 +5,8 @@
 // Flow: core/optim/param_group_rules, optimizer_guard -> [this] -> train
 //
 // Note: LibTorch merges a group's options with the defaults and takes a value that equals its constructor's for one
-// that
-//       was not given: `weight_decay(0)` of an SGD group becomes the default's 0.01. So options are set here once the
-//       groups are there.
+//       that was not given: `weight_decay(0)` of an SGD group becomes the default's 0.01. So options are set here once
+//       the groups are there.
 
 #pragma once
 

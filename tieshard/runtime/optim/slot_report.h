@@ -24,7 +24,7 @@ enum class SlotKind {
   kFrozen,          ///< managed, but requires no gradient
   kAlias,           ///< a further name of a tied parameter that is listed already: it would be stepped twice
   kDuplicate,       ///< listed before, though it has one name only
-  kStale,           ///< was the module's parameter; the module has another tensor under that name now
+  kStale,           ///< managed, but since then the module got another tensor under that name, or lost it
   kUnmanaged,       ///< the module's, but outside all units: left out by a partial wrap, or added after fully_shard
   kForeign,         ///< not of this module
   kForeignState,    ///< managed, but the optimizer keeps state of it that cannot be cut as the parameter was
@@ -43,7 +43,7 @@ struct SlotReport {
   std::size_t group = 0;
   std::size_t slot = 0;
   SlotKind kind = SlotKind::kManaged;
-  const c10::TensorImpl* held = nullptr;    ///< the optimizer's tensor: the same object before and after fully_shard
+  const c10::TensorImpl* held = nullptr;    ///< the optimizer's tensor; null for a parameter that is in no group
   const c10::TensorImpl* current = nullptr; ///< the module's tensor of that name now; null for a foreign one
   Shape whole{};                            ///< before sharding; empty for what is not managed
   Shape local{};                            ///< as the optimizer holds it now

@@ -1,5 +1,7 @@
 #include "tieshard/runtime/optim/switch_to_sharded.h"
 
+#include <map>
+#include <set>
 #include <unordered_map>
 #include <utility>
 
@@ -26,7 +28,7 @@ class ManagedParameters {
     for (const NamedTensor& original : originals) {
       const auto found = by_name_.find(original.fqn);
       if (found != by_name_.end()) {
-        by_original_.emplace(original.tensor.unsafeGetTensorImpl(), found->second);
+        by_original_.emplace(original.tensor.unsafeGetTensorImpl(), Original{original.fqn, found->second});
       }
     }
   }
@@ -36,15 +38,20 @@ class ManagedParameters {
     return found == by_tensor_.end() ? nullptr : found->second;
   }
 
-  const FsdpParam* find_original(const at::Tensor& tensor) const {
+  /// What a tensor that is the module's no more was, by the name it had; null for any other.
+  struct Original {
+    std::string fqn;
+    const FsdpParam* parameter = nullptr;
+  };
+  const Original* find_original(const at::Tensor& tensor) const {
     const auto found = by_original_.find(tensor.unsafeGetTensorImpl());
-    return found == by_original_.end() ? nullptr : found->second;
+    return found == by_original_.end() ? nullptr : &found->second;
   }
 
  private:
   std::unordered_map<const c10::TensorImpl*, const FsdpParam*> by_tensor_;
   std::unordered_map<std::string, const FsdpParam*> by_name_;
-  std::unordered_map<const c10::TensorImpl*, const FsdpParam*> by_original_;
+  std::unordered_map<const c10::TensorImpl*, Original> by_original_;
 };
 
 /// Why the state cannot be cut; empty when it can, or is cut already.
@@ -80,6 +87,31 @@ void plan_state(const torch::optim::OptimizerParamState& kept,
   }
 }
 
+/// What an optimizer holds of one managed parameter: the parameter itself, and tensors that it is to replace.
+struct Holding {
+  std::set<const c10::TensorImpl*> tensors;
+  std::vector<SlotReport> originals;
+  bool has_state = false;
+};
+
+/// Weights that were several and are one now, with state: one state can go on, and which is not ours to choose.
+void refuse_joined_state(const std::map<const FsdpParam*, Holding>& holdings, SwitchPlan& plan) {
+  for (const auto& [parameter, holding] : holdings) {
+    if (holding.tensors.size() < 2 || !holding.has_state) {
+      continue;
+    }
+    for (SlotReport slot : holding.originals) {
+      std::erase_if(plan.refused, [&](const SlotReport& refused) { return refused.held == slot.held; });
+      slot.detail =
+          concat("it was a weight of its own and is ",
+                 parameter->fqn(),
+                 " now, which the optimizer holds in another slot too, and of their states one would be lost; "
+                 "take the slot that shall not go on out of its group, with its state");
+      plan.refused.push_back(std::move(slot));
+    }
+  }
+}
+
 } // namespace
 
 SwitchPlan plan_switch(const torch::optim::Optimizer& optimizer,
@@ -87,33 +119,38 @@ SwitchPlan plan_switch(const torch::optim::Optimizer& optimizer,
                        const std::vector<NamedTensor>& originals) {
   const ManagedParameters managed(state, originals);
   SwitchPlan plan;
+  std::map<const FsdpParam*, Holding> holdings;
   for (std::size_t group = 0; group < optimizer.param_groups().size(); ++group) {
     const std::vector<at::Tensor>& held = optimizer.param_groups()[group].params();
     for (std::size_t slot = 0; slot < held.size(); ++slot) {
       const FsdpParam* parameter = managed.find(held[slot]);
-      if (parameter == nullptr) {
-        parameter = managed.find_original(held[slot]);
-        if (parameter == nullptr) {
-          continue; // the guard says what it is
-        }
+      const auto* const original = parameter == nullptr ? managed.find_original(held[slot]) : nullptr;
+      if (parameter == nullptr && original == nullptr) {
+        continue; // the guard says what it is
+      }
+      parameter = original == nullptr ? parameter : original->parameter;
+      const SlotReport report{.name = original == nullptr ? parameter->fqn() : original->fqn,
+                              .group = group,
+                              .slot = slot,
+                              .kind = SlotKind::kForeignState,
+                              .held = held[slot].unsafeGetTensorImpl(),
+                              .current = parameter->parameter().unsafeGetTensorImpl(),
+                              .whole = parameter->spec().shape,
+                              .local = held[slot].sizes().vec()};
+      Holding& holding = holdings[parameter];
+      holding.tensors.insert(report.held);
+      if (original != nullptr) {
         plan.replacements.push_back({group, slot, held[slot], parameter->parameter()});
+        holding.originals.push_back(report);
       }
       const auto kept = optimizer.state().find(held[slot].unsafeGetTensorImpl());
       if (kept != optimizer.state().end()) {
-        plan_state(*kept->second,
-                   *parameter,
-                   {.name = parameter->fqn(),
-                    .group = group,
-                    .slot = slot,
-                    .kind = SlotKind::kForeignState,
-                    .held = held[slot].unsafeGetTensorImpl(),
-                    .current = parameter->parameter().unsafeGetTensorImpl(),
-                    .whole = parameter->spec().shape,
-                    .local = held[slot].sizes().vec()},
-                   plan);
+        holding.has_state = true;
+        plan_state(*kept->second, *parameter, report, plan);
       }
     }
   }
+  refuse_joined_state(holdings, plan);
   return plan;
 }
 

@@ -37,7 +37,7 @@ struct SwitchPlan {
   };
   std::vector<Replacement> replacements;
   std::vector<Cut> cuts;
-  std::vector<SlotReport> refused; ///< kForeignState: state that cannot be cut
+  std::vector<SlotReport> refused; ///< kForeignState: state that cannot be cut, or of weights that became one
 };
 
 /// @param originals  the parameters that the optimizer was built over, by the names they had in the module; empty where
