@@ -1,5 +1,7 @@
 #include "tieshard/runtime/adapters/adapter_weights.h"
 
+#include <cmath>
+
 #include <ATen/ATen.h>
 
 #include <gmock/gmock.h>
@@ -153,6 +155,29 @@ TEST(AdapterWeights, AnAdapterOfAnotherModelIsRefusedOnAllRanks) {
       load_adapter(*adapted.base.model, AdapterFile::open(adapter), here, adapted.base.plan, mesh);
     };
     expect_refusal_on_all(mesh, load, Code::kShapeMismatch, "expected [3, 24], got [3, 12]");
+  });
+}
+
+TEST(AdapterWeights, AnAdapterWithNaNIsRefusedWhenItIsLoaded) {
+  const fs::path directory = write_tiny_llama("model", {});
+  const fs::path adapter = fresh_directory("out") / "adapter";
+  const LoraPlan lora = lora_plan_for(directory, lora_on({"q_proj"}));
+  on_ranks(1, [&](const DeviceMesh& mesh) {
+    const Adapted adapted = adapt(directory, mesh, lora);
+    const at::NoGradGuard no_grad;
+    for (const FsdpParam* parameter : adapted.state->managed()) {
+      if (parameter->fqn() == lora.targets.front().a()) {
+        at::Tensor(parameter->parameter()).fill_(std::nan(""));
+      }
+    }
+    save_adapter(*adapted.state, lora, adapter);
+  });
+  on_ranks(2, [&](const DeviceMesh& mesh) {
+    const Adapted adapted = adapt(directory, mesh, lora);
+    const auto load = [&] {
+      load_adapter(*adapted.base.model, AdapterFile::open(adapter), lora, adapted.base.plan, mesh);
+    };
+    expect_refusal_on_all(mesh, load, Code::kNotFinite, lora.targets.front().a());
   });
 }
 

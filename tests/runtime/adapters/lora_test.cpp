@@ -122,7 +122,26 @@ TEST(AddLora, IsRefusedForWhatIsNotThereOrHasOneAlready) {
   add_lora(*model, plan);
   expect_refusal([&] { add_lora(*model, plan); }, Code::kWrongState, {"model.layers.0.self_attn.q_proj"});
   plan.targets.front().module = "model.layers.7.self_attn.q_proj";
-  expect_refusal([&] { add_lora(*model, plan); }, Code::kUnknownTarget, {"model.layers.7.self_attn.q_proj"});
+  const auto other = load_whole(directory);
+  expect_refusal([&] { add_lora(*other, plan); }, Code::kUnknownTarget, {"model.layers.7.self_attn.q_proj"});
+}
+
+TEST(AddLora, ASecondPlanIsRefusedAlsoForOtherModulesSinceItWouldFreezeTheFirst) {
+  const auto directory = write_tiny_llama("model", {});
+  const LoraPlan first = lora_plan_for(directory, lora_on({"q_proj"}));
+  const LoraPlan second = lora_plan_for(directory, lora_on({"v_proj"}));
+  const auto model = load_whole(directory);
+  add_lora(*model, first);
+  expect_refusal([&] { add_lora(*model, second); }, Code::kWrongState, {"q_proj", "all targets in one plan"});
+  EXPECT_TRUE(tensors_of(*model).at(kA).requires_grad());
+  EXPECT_FALSE(tensors_of(*model).contains("model.layers.0.self_attn.v_proj.lora_A.weight"));
+  on_ranks(2, [&](const DeviceMesh& mesh) {
+    const PlannedLlama loaded = load_llama(directory, mesh);
+    const auto state = fully_shard(*loaded.model, loaded.plan, mesh);
+    add_lora(*state, first);
+    expect_refusal([&] { add_lora(*state, second); }, Code::kWrongState, {"q_proj"});
+    EXPECT_EQ(OptimizerGuard(state).trainable().size(), 4U); // two layers, A and B
+  });
 }
 
 TEST(AddLora, AModuleOfTheUsersOwnMayHoldTheLayers) {
@@ -191,6 +210,16 @@ TEST(AddLora, LayersOfLibtorchTakeAnOverlayWithTheSameSumsAndGradients) {
   dropping.dropout = 0.1;
   const auto other = std::make_shared<LibtorchNet>();
   expect_refusal([&] { add_lora(*other, plan_of(*other, dropping)); }, Code::kWrongState, {"fc", "dropout"});
+}
+
+TEST(AddLora, AnOverlayThatFailsHalfWayLeavesEveryWeightAsItWas) {
+  const auto net = std::make_shared<LibtorchNet>();
+  add_lora(*net, plan_of(*net, lora_on({"embed", "fc"})));
+  auto tensors = tensors_of(*net);
+  tensors.at("fc.lora_A.weight").set_data(at::zeros({3, 9})); // fits no longer; embed comes first
+  EXPECT_THROW(net->forward(at::tensor({1, 3})), c10::Error);
+  EXPECT_TRUE(net->embed->weight.is_same(tensors.at("embed.weight")));
+  EXPECT_TRUE(net->fc->weight.is_same(tensors.at("fc.weight")));
 }
 
 TEST(AddLoraOnRanks, LayersOfLibtorchTrainShardedAsUnsharded) {
@@ -277,6 +306,26 @@ TEST(AddLoraOnRanks, AnOptimizerFromBeforeIsToldThatItLeavesTheAdapterOut) {
     add_lora(*state, lora);
     expect_refusal(
         [&] { OptimizerGuard(state).adopt(std::move(optimizer)); }, Code::kOptimizerParameter, {kA, "frozen"});
+  });
+}
+
+TEST(AddLoraOnRanks, AGuardFromBeforeAdmitsTheAdapter) {
+  const auto directory = write_tiny_llama("model", {});
+  const LoraPlan lora = lora_plan_for(directory, lora_on({"q_proj"}));
+  on_ranks(2, [&](const DeviceMesh& mesh) {
+    const PlannedLlama loaded = load_llama(directory, mesh);
+    const auto state = fully_shard(*loaded.model, loaded.plan, mesh);
+    const OptimizerGuard guard(state);
+    auto early = guard.build<torch::optim::AdamW>(torch::optim::AdamWOptions(1e-3));
+    add_lora(*state, lora);
+    EXPECT_EQ(guard.trainable().size(), 4U);
+    EXPECT_NO_THROW(guard.build<torch::optim::AdamW>(torch::optim::AdamWOptions(1e-3)).step());
+    early.drop_frozen(); // the base
+    early.add_param_group(torch::optim::OptimizerParamGroup(guard.trainable()));
+    EXPECT_NO_THROW(early.step());
+    for (const SlotReport& slot : early.report()) {
+      EXPECT_EQ(slot.kind, SlotKind::kManaged) << slot.name;
+    }
   });
 }
 

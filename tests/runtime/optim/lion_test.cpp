@@ -2,6 +2,7 @@
 
 #include "tieshard/runtime/optim/lion.h"
 
+#include <cmath>
 #include <sstream>
 
 #include <ATen/ATen.h>
@@ -79,6 +80,18 @@ TEST(Lion, RefusesOptionsThatMakeNoSense) {
   EXPECT_THROW(Lion(stepped_tensors(), LionOptions(-1)), c10::Error);
   EXPECT_THROW(Lion(stepped_tensors(), LionOptions(1).betas({1.0, 0.9})), c10::Error);
   EXPECT_THROW(Lion(stepped_tensors(), LionOptions(1).weight_decay(-1)), c10::Error);
+}
+
+TEST(Lion, NaNStaysNaNInBothOfItsWays) {
+  for (const at::ScalarType dtype : {at::kFloat, at::kDouble}) {
+    const at::Tensor parameter = at::ones({3}, dtype).requires_grad_(true);
+    Lion lion(std::vector<at::Tensor>{parameter}, LionOptions(0.5));
+    parameter.mutable_grad() = at::tensor({2.0, std::nan(""), 0.0}).to(dtype);
+    lion.step();
+    EXPECT_EQ(parameter[0].item<double>(), 0.5) << dtype;
+    EXPECT_TRUE(std::isnan(parameter[1].item<double>())) << dtype;
+    EXPECT_EQ(parameter[2].item<double>(), 1.0) << dtype;
+  }
 }
 
 } // namespace

@@ -9,6 +9,7 @@
 #include "tieshard/runtime/train/build_optimizer.h"
 #include "tieshard/runtime/train/trainer.h"
 
+#include "tests/support/adapted_llama.h"
 #include "tests/support/diagnostics.h"
 #include "tests/support/ranks.h"
 #include "tests/support/tiny_llama.h"
@@ -103,6 +104,23 @@ TEST(TrainInBfloat16, TakesEveryKindOfUpdateAndIsTheSameOnOneRankAndOnTwo) {
       EXPECT_LT(summary.steps.back().loss, summary.steps.front().loss) << static_cast<int>(update);
     });
   }
+}
+
+TEST(TrainInBfloat16, AnUpdateRuleThatAnAdapterHasNoUseForIsRefused) {
+  TrainConfig config = config_for(write_tiny_llama("model", {}), fresh_directory("out"));
+  config.export_model = false;
+  config.param_dtype = at::kBFloat16;
+  config.compute_dtype = at::kBFloat16;
+  config.bf16_update = Bf16Update::kMasterWeights;
+  config.adapter = AdapterOptions{.config = lora_on({"q_proj"})};
+  on_ranks(1, [&](const DeviceMesh& mesh) {
+    TrainConfig mine = config;
+    mine.out = config.out / "adapter";
+    expect_refusal([&] { train(mine, mesh); }, Code::kBadFlag, {"--bf16-update", "an adapter in float32"});
+    mine.out = config.out / "saved";
+    mine.adapter->config.modules_to_save = {"norm"}; // trained in the dtype of the base
+    EXPECT_NO_THROW(train(mine, mesh));
+  });
 }
 
 TEST(TrainWithASchedule, HasTheRateOfEachStepInItsMetrics) {

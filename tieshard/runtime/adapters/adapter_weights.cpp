@@ -49,6 +49,16 @@ at::Tensor read_slice(const AdapterFile& adapter,
   return values;
 }
 
+void require_finite(const AdapterFile& adapter, const TensorEntry& entry, const at::Tensor& values) {
+  if (!at::isfinite(values).all().item<bool>()) {
+    throw InputError({.code = Code::kNotFinite,
+                      .what = "an adapter holds a value that is NaN or infinite",
+                      .where = concat((adapter.directory() / kWeightsName).string(), ", ", entry.name),
+                      .why = "expected finite numbers, got others",
+                      .fix = "give the adapter of an earlier step: no output with this one would be a number"});
+  }
+}
+
 using ParametersByName = std::map<std::string, const FsdpParam*>;
 
 /// The tensors that are written, with the dtypes of their parameters.
@@ -137,12 +147,14 @@ void load_adapter(torch::nn::Module& module,
                           .fix = "call add_lora() with the same plan first, and build the ShardPlan after it"});
       }
       at::Tensor parameter = found->second;
-      parameter.copy_(read_slice(adapter,
-                                 *matched.entry,
-                                 *spec,
-                                 shards.range(*spec, rank),
-                                 shards.local_shape(*spec, rank),
-                                 parameter.scalar_type()));
+      const at::Tensor values = read_slice(adapter,
+                                           *matched.entry,
+                                           *spec,
+                                           shards.range(*spec, rank),
+                                           shards.local_shape(*spec, rank),
+                                           parameter.scalar_type());
+      require_finite(adapter, *matched.entry, values);
+      parameter.copy_(values);
     }
   });
 }

@@ -29,7 +29,7 @@ at::Tensor initial_values(const NamedInit& init, const Shape& shape, at::ScalarT
 /// Fills A, B and the modules_to_save of `module` with this rank's slices of the adapter's tensors; where PEFT saved
 /// the weight of the base under an adapted embedding, that too. The parameters hold `shards`' parts, as load_shards or
 /// fully_shard leave them. Every rank of `mesh` must call it; when one fails, all throw.
-/// @throws InputError what AdapterFile::match throws; PeerError io-failed, peer-failed
+/// @throws InputError what AdapterFile::match throws, not-finite; PeerError io-failed, peer-failed
 void load_adapter(torch::nn::Module& module,
                   const AdapterFile& adapter,
                   const LoraPlan& plan,
@@ -45,8 +45,7 @@ struct AdapterReport {
 
 /// Writes `directory` as PEFT does: adapter_config.json, and adapter_model.safetensors with whole tensors in the dtypes
 /// of the parameters. Each rank writes its slices; staged, synced, read back and renamed: complete or absent; one of
-/// that name is refused, or replaced as a whole. Every
-/// rank must call it; all must see one file system.
+/// that name is refused, or replaced as a whole. Every rank must call it; all must see one file system.
 /// @throws InputError output-exists; UsageError not-sharded (a parameter of the adapter that is not managed); PeerError
 ///         disk-full, io-failed, peer-failed
 AdapterReport save_adapter(const FsdpState& state,

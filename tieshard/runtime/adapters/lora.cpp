@@ -82,13 +82,20 @@ const Layer& find(const LayersByName& layers, const std::string& name, bool embe
                       .why = concat("expected ", embedding ? "an Embedding" : "a Linear", " of tieshard or LibTorch"),
                       .fix = "make the plan from this module's own adaptable_modules()"});
   }
-  if (found->second.adapted()) {
-    throw UsageError({.code = Code::kWrongState,
-                      .what = "a module has an adapter already",
-                      .where = name,
-                      .fix = "add adapters once, with all targets in one plan"});
-  }
   return found->second;
+}
+
+/// A second plan would freeze what the first one trains.
+void require_no_adapter(const LayersByName& layers) {
+  for (const auto& [name, layer] : layers) {
+    if (layer.adapted()) {
+      throw UsageError({.code = Code::kWrongState,
+                        .what = "a module has an adapter already",
+                        .where = name,
+                        .why = "expected a module without any adapter: one plan says all that is trained",
+                        .fix = "add adapters once, with all targets in one plan"});
+    }
+  }
 }
 
 at::Tensor make_parameter(const NamedInit& init, const Shape& shape, const at::Tensor& base, at::ScalarType dtype) {
@@ -126,6 +133,7 @@ void require_overlay_can(const Layer& layer, const LoraTarget& target, double dr
 }
 
 void require_layers(const LayersByName& layers, const LoraPlan& plan) {
+  require_no_adapter(layers);
   for (const LoraTarget& target : plan.targets) {
     require_overlay_can(find(layers, target.module, target.embedding), target, plan.config.dropout);
     for (const TiedUse& use : target.uses) {

@@ -31,8 +31,9 @@ std::vector<AdaptableModule> adaptable_modules(const torch::nn::Module& module, 
 ///
 /// Call it before fully_shard: the parameters are planned, sharded and trained as all others. On ranks: on every one.
 /// @returns the new parameters with their whole shapes, for ShardPlan::extended where a plan exists already
-/// @throws UsageError unknown-target (a module that is not there or of another class), wrong-state (it has an adapter;
-///         dropout or a tied adapter for a layer of LibTorch; the module is sharded: see the overload below)
+/// @throws UsageError unknown-target (a module that is not there or of another class), wrong-state (some layer has an
+///         adapter already, of whatever plan; dropout or a tied adapter for a layer of LibTorch; the module is sharded:
+///         see the overload below)
 ParameterTable add_lora(torch::nn::Module& module, const LoraPlan& plan, at::ScalarType dtype = at::kFloat);
 
 /// The same after fully_shard: the new parameters are managed as if they had been there before. Build the optimizer

@@ -27,11 +27,11 @@ WeightOverlay::WeightOverlay(torch::nn::Module& unit) {
     }
     const auto parameters = module.named_parameters();
     if (auto* linear = dynamic_cast<torch::nn::LinearImpl*>(&module)) {
-      replaced_.push_back({&linear->weight, linear->weight});
+      replaced_.all.push_back({&linear->weight, linear->weight});
       linear->weight =
           sum_of(linear->weight, parameters["lora_B.weight"].matmul(parameters["lora_A.weight"]), mark->scaling);
     } else if (auto* embedding = dynamic_cast<torch::nn::EmbeddingImpl*>(&module)) {
-      replaced_.push_back({&embedding->weight, embedding->weight});
+      replaced_.all.push_back({&embedding->weight, embedding->weight});
       embedding->weight = sum_of(
           embedding->weight, parameters["lora_embedding_B"].matmul(parameters["lora_embedding_A"]).t(), mark->scaling);
     }
@@ -42,8 +42,8 @@ WeightOverlay::WeightOverlay(torch::nn::Module& unit) {
   }
 }
 
-WeightOverlay::~WeightOverlay() {
-  for (const Replaced& replaced : replaced_) {
+WeightOverlay::ReplacedWeights::~ReplacedWeights() {
+  for (const Replaced& replaced : all) {
     *replaced.member = replaced.parameter;
   }
 }

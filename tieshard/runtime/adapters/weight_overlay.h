@@ -37,8 +37,8 @@ inline constexpr const char* kOverlayMark = "lora";
 ///   });
 class WeightOverlay {
  public:
+  /// @throws c10::Error for A and B that do not fit; all weights are as they were then
   explicit WeightOverlay(torch::nn::Module& unit);
-  ~WeightOverlay();
   WeightOverlay(const WeightOverlay&) = delete;
   WeightOverlay& operator=(const WeightOverlay&) = delete;
 
@@ -47,7 +47,11 @@ class WeightOverlay {
     at::Tensor* member = nullptr;
     at::Tensor parameter;
   };
-  std::vector<Replaced> replaced_;
+  struct ReplacedWeights { ///< taken back also when the constructor fails half-way
+    ~ReplacedWeights();
+    std::vector<Replaced> all;
+  };
+  ReplacedWeights replaced_;
 };
 
 } // namespace tieshard

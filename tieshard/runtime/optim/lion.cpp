@@ -21,7 +21,8 @@ LionUpdate update_of(const LionOptions& options) {
 /// The same with LibTorch's operators, for every device and dtype.
 void step_with_libtorch(const LionOptions& options, at::Tensor parameter, const at::Tensor& gradient, at::Tensor mean) {
   const auto [beta1, beta2] = options.betas();
-  const at::Tensor direction = mean.mul(beta1).add_(gradient, 1.0 - beta1).sign_();
+  const at::Tensor blend = mean.mul(beta1).add_(gradient, 1.0 - beta1);
+  const at::Tensor direction = at::where(blend.isnan(), blend, blend.sign()); // sign() makes 0 of NaN
   parameter.mul_(1.0 - options.lr() * options.weight_decay()).add_(direction, -options.lr());
   mean.mul_(beta2).add_(gradient, 1.0 - beta2);
 }

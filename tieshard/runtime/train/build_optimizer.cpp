@@ -1,9 +1,11 @@
 #include "tieshard/runtime/train/build_optimizer.h"
 
+#include <algorithm>
 #include <memory>
 #include <utility>
 #include <vector>
 
+#include "tieshard/core/base/error.h"
 #include "tieshard/runtime/optim/fused_adamw.h"
 #include "tieshard/runtime/optim/fused_sgd.h"
 #include "tieshard/runtime/optim/lion.h"
@@ -40,6 +42,23 @@ std::unique_ptr<torch::optim::Optimizer> build(const TrainConfig& config,
   return nullptr;
 }
 
+/// A rule for bfloat16 shards wants some that are trained: those of an adapter are float32.
+void require_bf16_trained(const TrainConfig& config, const std::vector<ParamGroup>& groups) {
+  const bool trained = std::ranges::any_of(groups, [](const ParamGroup& group) {
+    return std::ranges::any_of(group.parameters,
+                               [](const at::Tensor& parameter) { return parameter.scalar_type() == at::kBFloat16; });
+  });
+  if (config.bf16_update != Bf16Update::kNearest && !trained) {
+    throw InputError({.code = Code::kBadFlag,
+                      .what = "a command line flag has nothing to act on",
+                      .where = "--bf16-update",
+                      .why = config.adapter
+                                 ? "expected parameters in bfloat16 that are trained, got an adapter in float32"
+                                 : "expected parameters in bfloat16 that are trained, got none",
+                      .fix = "leave --bf16-update out"});
+  }
+}
+
 } // namespace
 
 std::string optimizer_name(OptimizerKind kind) {
@@ -49,6 +68,7 @@ std::string optimizer_name(OptimizerKind kind) {
 GuardedOptimizer<torch::optim::Optimizer> build_optimizer(const TrainConfig& config, const ParallelModel& parallel) {
   const OptimizerGuard guard(parallel.state);
   const std::vector<ParamGroup> groups = make_param_groups(guard, parallel.state->root(), config.param_groups);
+  require_bf16_trained(config, groups);
   return guard.adopt(
       build(config,
             groups,

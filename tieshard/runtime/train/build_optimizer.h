@@ -22,7 +22,8 @@ std::string optimizer_name(OptimizerKind kind);
 
 /// A guarded FusedAdamW, FusedSgd or Lion over every trainable parameter of the model, in the groups of
 /// `config.param_groups`. Pure on each rank, and the same on all.
-/// @throws InputError unknown-parameter for a pattern that takes no parameter; UsageError optimizer-parameter
+/// @throws InputError unknown-parameter for a pattern that takes no parameter, bad-flag for a bf16_update that has no
+///         trainable parameter in bfloat16; UsageError optimizer-parameter
 GuardedOptimizer<torch::optim::Optimizer> build_optimizer(const TrainConfig& config, const ParallelModel& parallel);
 
 /// @param ranks  all ranks of the run
