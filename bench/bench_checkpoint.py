@@ -3,7 +3,7 @@
     python bench/bench_checkpoint.py [--model DIR] [--tries 3] [--seq 256] [--dtype float32] [--work DIR]
 
 Everything is synced to the same disk, on both sides and inside the measured time; times are medians of --tries after one that
-does not count. A run of ours and one of the peer (bench/peers/checkpoint_peer.py) take turns.
+does not count. Ours and the peer (bench/peers/checkpoint_peer.py) follow each other in one run; reshard and copy take turns.
 
     save      all ranks' state, in turn with training; ours with hashes, against dcp.save
     blocked   how long a save in the background holds the training thread, against dcp.async_save
@@ -11,10 +11,11 @@ does not count. A run of ours and one of the peer (bench/peers/checkpoint_peer.p
     reshard   2 to 3 ranks and back, `tieshard reshard`, against `cp -r` and `sync` of the same bytes in turn
 
 Memory of the export: what a rank has at its peak (VmHWM) above what it had before it loaded, in a run without steps. That of
-reshard is its VmHWM. --work is a directory on the disk to measure, with room for 8 GB. The exit status is 1 when a goal is missed.
+reshard is its VmHWM. --work is a directory on the disk to measure, with room for 12 GB. The exit status is 1 when a goal is missed.
 """
 
 import argparse
+import hashlib
 import json
 import os
 import pathlib
@@ -55,7 +56,7 @@ class Ours:
 
     def save(self, *flags):
         """What each save but the first took; the newest checkpoint is left at work/saved."""
-        saves = self.train(self.arguments.tries + 1, "--save-every", 1, "--keep", 1, "--no-export", *flags)["saves"]
+        saves = self.train(self.arguments.tries + 1, "--save-every", 1, "--keep", 0, "--no-export", *flags)["saves"]
         saved = self.work / "saved"
         shutil.rmtree(saved, ignore_errors=True)
         (self.work / "ours" / "checkpoints" / f"step-{self.arguments.tries + 1:09}").rename(saved)
@@ -104,22 +105,17 @@ def reshard(arguments, source, out, ranks):
     return ours, copies, peak
 
 
-def same_tensors(one, other):
-    """Whether two checkpoints hold the same files with the same tensors, bit by bit."""
+def tensors_of_ranks(directory):
+    """{(rank's part of the file name, tensor): (dtype, hash of its bytes)}; a rank may have one file or two."""
     from safetensors import safe_open
 
-    names = sorted(path.name for path in one.glob("*.safetensors"))
-    if names != sorted(path.name for path in other.glob("*.safetensors")):
-        return False
-    for name in names:
-        with safe_open(one / name, framework="pt") as left, safe_open(other / name, framework="pt") as right:
-            if sorted(left.keys()) != sorted(right.keys()):
-                return False
-            for key in left.keys():
-                mine, theirs = left.get_tensor(key), right.get_tensor(key)
-                if mine.dtype != theirs.dtype or mine.numpy().tobytes() != theirs.numpy().tobytes():
-                    return False
-    return True
+    tensors = {}
+    for path in directory.glob("*.safetensors"):
+        with safe_open(path, framework="pt") as file:
+            for name in file.keys():
+                tensor = file.get_tensor(name)
+                tensors[path.name.split("-model-")[0], name] = (tensor.dtype, hashlib.sha256(tensor.numpy()).digest())
+    return tensors
 
 
 def export_growth(runs):
@@ -154,7 +150,7 @@ def bench(arguments, model, work):
     })
     print_table(["", "ours s", "spread", "peer", "peer s", "spread", "ratio", "goal", ""], rows)
     shard = 4 * sum_of_parameters(model) / RANKS / 2**20
-    growth, peak, same = export_growth(exports), max(peak_up, peak_down), same_tensors(saved, two)
+    growth, peak, same = export_growth(exports), max(peak_up, peak_down), tensors_of_ranks(saved) == tensors_of_ranks(two)
     print(f"\nbytes: save {in_turn[-1]['bytes']:,} (peer {peer['save_bytes']:,}); in the background until done "
           f"{median([save['seconds'] for save in background]):.2f} s (peer {median(peer['async_s']):.2f} s)")
     print(f"a rank that loads and exports grows by {growth:,.0f} MiB, its shards being {shard:,.0f} MiB (goal: at most "
