@@ -6,6 +6,7 @@
 
 #include "tieshard/cli/demo.h"
 #include "tieshard/cli/doctor.h"
+#include "tieshard/cli/export_checkpoint.h"
 #include "tieshard/cli/inspect.h"
 #include "tieshard/cli/load.h"
 #include "tieshard/cli/merge_adapter.h"
@@ -30,6 +31,8 @@ constexpr const char* kExamples =
     "  tieshard train --model smollm2/ --data tokens.bin --out runs/a --ranks 2 --steps 200\n"
     "  tieshard merge-adapter smollm2/ runs/a/adapter merged/    a LoRA adapter added into the weights\n"
     "  tieshard reshard runs/a/ three/ --ranks 3  a training checkpoint for another number of ranks\n"
+    "  tieshard export runs/a/ model/             a training checkpoint as a model that transformers loads\n"
+    "  tieshard merge dcp-save/ model/            sharded files of torch.distributed.checkpoint put together\n"
     "  tieshard demo                              the whole walk on a tiny model, under a minute\n"
     "\n"
     "Exit status: 0 success, 1 the answer is no (demo), 2 a file or flag is wrong, 3 a call is wrong,\n"
@@ -92,6 +95,8 @@ int run_tieshard(int argc, const char* const* argv, const Console& console) {
   add_load(app, chosen);
   add_merge_adapter(app, chosen);
   add_reshard(app, chosen);
+  add_export(app, chosen);
+  add_merge(app, chosen);
   list_runtime_verbs(app);
   add_demo(app, chosen);
   add_help(app, chosen);

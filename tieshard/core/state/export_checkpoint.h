@@ -20,6 +20,9 @@
 namespace tieshard {
 
 struct ExportCheckpointOptions {
+  /// Whatever the files hold (`tieshard merge`): without config.json the tensors alone are written, which a finding
+  /// says; dtypes stay as they are stored.
+  bool plain = false;
   std::filesystem::path config_from{};         ///< where config.json, tokenizer and generation files are; empty: `in`
   std::optional<DType> dtype{};                ///< of all floating-point tensors; nothing: the base model's, see below
   std::uint64_t max_shard_bytes = 50ULL << 30; ///< a larger model goes to several files with an index
@@ -40,10 +43,12 @@ struct ExportCheckpointReport {
 };
 
 /// Writes `out`, which must not be there: parameters only, canonical names only, rows beyond the configuration's
-/// vocabulary trimmed, dtypes as config.json's dtype says (as stored where it says none); index from what was written;
-/// all of it reopened and compared before the rename.
-/// @throws InputError output-exists, config-missing (with --config-from as the remedy), and as ShardedFiles::open;
-///         PeerError disk-full, io-failed, export-mismatch
+/// vocabulary trimmed (a finding says it), dtypes as config.json's dtype says (as stored where it says none); index
+/// from what was written; all of it reopened and compared before the rename. Names and shapes are held against the
+/// family's table where the architecture is known.
+/// @throws InputError output-exists, config-missing (with --config-from as the remedy), missing-parameter,
+///         shape-mismatch, and as find_checkpoint and ShardedFiles::open; PeerError disk-full, io-failed,
+///         export-mismatch
 ExportCheckpointReport export_checkpoint(const std::filesystem::path& in,
                                          const std::filesystem::path& out,
                                          const ExportCheckpointOptions& options);

@@ -11,7 +11,7 @@
 #include "tieshard/core/base/file.h"
 #include "tieshard/core/base/staged_directory.h"
 #include "tieshard/core/state/block_layout.h"
-#include "tieshard/core/state/find_checkpoint.h"
+#include "tieshard/core/state/checkpoint_source.h"
 #include "tieshard/core/state/hashed_file.h"
 #include "tieshard/core/state/reshard_plan.h"
 #include "tieshard/core/state/slab_stream.h"
@@ -216,33 +216,11 @@ std::vector<FileRecord> copy_others(const fs::path& from, const fs::path& to, co
   return records;
 }
 
-/// What is resharded: a checkpoint with its manifest, or sharded files alone.
-struct Source {
-  fs::path directory;
-  std::optional<Manifest> manifest{};
-  std::vector<Diagnostic> findings{};
-};
-
-Source find_source(const fs::path& in, bool verify) {
-  std::error_code ignored; // opening says what is wrong with it
-  const bool recorded = fs::exists(in / Manifest::kFileName, ignored);
-  if (!recorded && !verify && fs::is_directory(in, ignored)) { // only a manifest has hashes
-    const std::vector<std::string> names = list_directory(in);
-    if (std::ranges::any_of(names, [](const std::string& name) { return name.ends_with(".safetensors"); })) {
-      return {.directory = in};
-    }
-  }
-  FoundCheckpoint found = find_checkpoint(in, verify ? Verify::kHashes : Verify::kSizes);
-  return {.directory = std::move(found.directory),
-          .manifest = std::move(found.manifest),
-          .findings = std::move(found.findings)};
-}
-
 } // namespace
 
 ReshardReport reshard_checkpoint(const fs::path& in, const fs::path& out, const ReshardOptions& options) {
   const auto start = std::chrono::steady_clock::now();
-  Source source = find_source(in, options.verify);
+  CheckpointSource source = find_source(in, options.verify);
   Manifest* const manifest = source.manifest ? &*source.manifest : nullptr;
   const ShardedFiles files = ShardedFiles::open(source.directory);
   if (manifest != nullptr) {
