@@ -5,6 +5,7 @@
 
 #include <cerrno>
 #include <cstdarg>
+#include <cstdio>
 #include <string>
 
 #include <dlfcn.h>
@@ -162,9 +163,9 @@ int rename(const char* from, const char* to) noexcept {
 
 int renameat2(int from_directory, const char* from, int to_directory, const char* to, unsigned int flags) noexcept {
   static const auto next = real<int(int, const char*, int, const char*, unsigned int)>("renameat2");
-  return with_fault(Call::kRename, path_at(from_directory, from), [&] {
-    return next(from_directory, from, to_directory, to, flags);
-  });
+  const Call call = (flags & RENAME_EXCHANGE) != 0 ? Call::kExchange : Call::kRename;
+  return with_fault(
+      call, path_at(from_directory, from), [&] { return next(from_directory, from, to_directory, to, flags); });
 }
 
 int mkdir(const char* path, mode_t mode) noexcept {

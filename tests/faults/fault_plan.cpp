@@ -50,7 +50,7 @@ std::atomic<std::uint64_t>* shared_counter(const std::string& path) {
 }
 
 const char* name_of(Call call) {
-  constexpr std::array kNames{"write", "allocate", "sync", "rename", "make", "remove"};
+  constexpr std::array kNames{"write", "allocate", "sync", "rename", "exchange", "make", "remove"};
   return kNames[static_cast<std::size_t>(call)];
 }
 
@@ -70,8 +70,8 @@ FaultPlan::FaultPlan() {
   if (fault.empty()) {
     return;
   }
-  if (fault == "enospc" || fault == "eio") {
-    error_ = fault == "eio" ? EIO : ENOSPC;
+  if (fault == "enospc" || fault == "eio" || fault == "einval") {
+    error_ = fault == "eio" ? EIO : fault == "einval" ? EINVAL : ENOSPC;
   } else if (fault == "kill-all") {
     whole_group_ = true;
   } else if (fault == "count") {

@@ -2,11 +2,11 @@
 //
 // Which of a job's file operations goes wrong, and how. Read from the environment, once a process:
 //
-//   TIESHARD_FAULT          enospc, eio: the operation fails with that errno; kill: SIGKILL to the process in its
-//                           middle; kill-all: to its process group; count: nothing, operations are counted only
+//   TIESHARD_FAULT          enospc, eio, einval: the operation fails with that errno; kill: SIGKILL to the process in
+//                           its middle; kill-all: to its process group; count: nothing, operations are counted only
 //   TIESHARD_FAULT_UNDER    only operations on files under this directory count
 //   TIESHARD_FAULT_CALLS    which operations count, e.g. "write,rename"; absent: all of write, allocate, sync, rename,
-//                           make (a file or directory) and remove
+//                           exchange (of two names), make (a file or directory) and remove
 //   TIESHARD_FAULT_AT       the number of the first operation that goes wrong, from 1
 //   TIESHARD_FAULT_FOR      how many in a row; 0: all from there on. Absent: 1
 //   TIESHARD_FAULT_COUNTER  a file of 8 zero bytes: the number of operations so far, of all processes together
@@ -20,7 +20,7 @@
 
 namespace tieshard::faults {
 
-enum class Call { kWrite, kAllocate, kSync, kRename, kMake, kRemove };
+enum class Call { kWrite, kAllocate, kSync, kRename, kExchange, kMake, kRemove };
 
 /// What an operation has to do.
 enum class Outcome {

@@ -16,9 +16,9 @@ class Faults:
         self.counter = folder / "operations"
 
     def environment(self, fault, under, at=1, calls="", length=1):
-        """For a job that has the fault (enospc, eio, kill, kill-all, count) at its operation number `at`, from 1.
+        """For a job that has the fault (enospc, eio, einval, kill, kill-all, count) at its operation number `at`, from 1.
 
-        @param calls   which operations count: write, allocate, sync, rename, make, remove; all when empty
+        @param calls   which operations count: write, allocate, sync, rename, exchange, make, remove; all when empty
         @param length  how many in a row fail; 0: all from `at` on
         """
         self.counter.write_bytes(bytes(8))

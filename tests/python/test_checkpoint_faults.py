@@ -1,7 +1,8 @@
 """Runs, reshards and exports that are killed, or whose disk is full or fails, at any file operation: nothing that was saved is
 lost, nothing that is half written has a name, and what goes on from there comes to the same end, bit by bit.
 
-TIESHARD_KILLS is the number of kills of each kind of job (20).
+TIESHARD_KILLS is the number of kills of each kind of job (20). Up to three times as many operations of a torch-free job fail, and
+always the last ones, which give the output its name: from 200 on all do.
 """
 
 import os
@@ -15,6 +16,7 @@ from faults import Faults
 from running import run, run_well
 
 KILLS = int(os.environ.get("TIESHARD_KILLS", 20))
+LAST = 12  # operations, which publish
 VERBS = {"reshard": ["--ranks", 3], "export": [], "merge": []}
 SAVES = {"in-turn": [], "in-background": ["--async-save", "wait"]}
 FAILURES = {"write": "enospc", "allocate": "enospc", "make": "enospc", "sync": "eio", "rename": "eio", "remove": "eio"}
@@ -115,6 +117,40 @@ def test_a_disk_that_stays_full_ends_a_run_with_what_was_saved(saving, unharmed,
     assert_goes_on(saving, out, unharmed)
 
 
+@pytest.fixture
+def damaged(unharmed, tmp_path):
+    """A run whose newest checkpoint lacks a file, so that it is replaced by the run that goes on."""
+    out = tmp_path / "run"
+    shutil.copytree(unharmed, out)
+    shutil.rmtree(out / "export")
+    next(checkpoint(out, STEPS).glob("*.safetensors")).unlink()
+    return out
+
+
+def test_a_file_system_that_exchanges_no_names_can_be_saved_to(saving, unharmed, damaged, faults):
+    env = faults.environment("einval", damaged, calls="exchange", length=0)
+    run_well(saving.command(damaged, "--resume", keep=0), env=env)
+    assert faults.counted() == 1
+    assert_same_end(damaged, unharmed)
+    assert_nothing_lost(damaged, unharmed)
+    assert hidden_in(damaged / "checkpoints") == []
+
+
+@pytest.mark.parametrize("back", range(0, 16, 2))
+def test_a_run_killed_while_it_replaces_a_checkpoint_goes_on(saving, unharmed, damaged, faults, tmp_path, back):
+    """At operations around the one that gives the new directory its name."""
+    calls = "exchange,rename,sync,remove"
+    copy = tmp_path / "copy"
+    shutil.copytree(damaged, copy)
+    run_well(saving.command(copy, "--resume", "--no-export", keep=0), env=faults.environment("count", copy, calls=calls))
+    killed = run(saving.command(damaged, "--resume", "--no-export", keep=0),
+                 env=faults.environment("kill-all", damaged, faults.counted() - back, calls))
+    assert killed.returncode == -signal.SIGKILL, killed
+    for step in range(1, STEPS):
+        assert_whole(checkpoint(damaged, step), checkpoint(unharmed, step))
+    assert_goes_on(saving, damaged, unharmed)
+
+
 class OfflineJob:
     """A torch-free verb on the unharmed run's last checkpoint."""
 
@@ -160,7 +196,9 @@ def test_a_killed_job_leaves_its_output_absent_or_whole(job):
 
 @pytest.mark.parametrize("fault", SAID)
 def test_a_job_whose_disk_fails_at_any_operation_says_so_and_leaves_nothing_half(job, fault):
-    for at in range(1, job.count() + 1):
+    operations = job.count()
+    chosen = random.Random(fault).sample(range(1, operations + 1), min(3 * KILLS, operations))
+    for at in sorted({*chosen, *range(operations - LAST + 1, operations + 1)}):
         failed = job.run_with(fault, at)
         assert failed.returncode == 4, (at, failed)
         assert SAID[fault] in failed.stderr, (at, failed.stderr)
