@@ -161,12 +161,12 @@ void BlockCollector::contradict(const Growing& growing,
 
 ShardedTensor BlockCollector::complete(Growing growing) const {
   ShardedTensor tensor = std::move(growing.tensor);
-  const std::string where = concat(where_, ", ", format_name(tensor.name));
+  const auto where = [&] { return concat(where_, ", ", format_name(tensor.name)); };
   if (!checked_bytes(tensor.shape, tensor.dtype)) {
     throw InputError(
         {.code = Code::kSizeOverflow,
          .what = "the size of a tensor does not fit in 63 bits",
-         .where = where,
+         .where = where(),
          .why = concat("expected fewer than 2^63 bytes, got ", name(tensor.dtype), " ", to_string(tensor.shape)),
          .fix = kSaveAgain});
   }
@@ -176,7 +176,7 @@ ShardedTensor BlockCollector::complete(Growing growing) const {
   if (bits(tensor.dtype) % 8 != 0 && tensor.blocks.size() > 1) {
     throw InputError({.code = Code::kBadEntry,
                       .what = "a tensor of packed elements is cut into blocks",
-                      .where = where,
+                      .where = where(),
                       .why = concat("expected one block of ", name(tensor.dtype), ", got ", tensor.blocks.size()),
                       .fix = kSaveAgain});
   }

@@ -12,6 +12,17 @@ namespace {
 constexpr std::uint64_t kMaxIndex = std::uint64_t{1} << 53; ///< as of a shape in a header
 constexpr std::size_t kMostDimensions = 64;
 
+/// Where a value stands; put into words only when it is wrong, since there may be a million of them.
+struct Place {
+  const std::string& info;
+  const std::string& tensor;
+  const char* field = "";
+
+  std::string text() const {
+    return concat(info, ", ", format_name(tensor), *field == 0 ? "" : ", ", field);
+  }
+};
+
 [[noreturn]] void fail(const std::string& where, std::string why) {
   throw InputError({.code = Code::kBadEntry,
                     .what = "DCP_SHARDING_INFO of a file is not as it has to be",
@@ -20,9 +31,9 @@ constexpr std::size_t kMostDimensions = 64;
                     .fix = "write the file again with the tool that made it"});
 }
 
-Shape read_numbers(JsonReader& json, const std::string& where) {
+Shape read_numbers(JsonReader& json, const Place& at) {
   if (json.kind() != JsonReader::Kind::kArray) {
-    fail(where, concat("expected an array of whole numbers, got ", format_name(json.skip())));
+    fail(at.text(), concat("expected an array of whole numbers, got ", format_name(json.skip())));
   }
   Shape numbers;
   json.enter_array();
@@ -30,19 +41,20 @@ Shape read_numbers(JsonReader& json, const std::string& where) {
     const std::string_view text = json.skip();
     const std::optional<std::uint64_t> number = json_unsigned(text);
     if (!number || *number > kMaxIndex) {
-      fail(where, concat("expected whole numbers from 0 to 2^53, got ", format_name(text)));
+      fail(at.text(), concat("expected whole numbers from 0 to 2^53, got ", format_name(text)));
     }
     if (numbers.size() == kMostDimensions) {
-      fail(where, concat("expected at most ", kMostDimensions, " dimensions, got more"));
+      fail(at.text(), concat("expected at most ", kMostDimensions, " dimensions, got more"));
     }
     numbers.push_back(static_cast<std::int64_t>(*number));
   }
   return numbers;
 }
 
-BlockPlace read_place(JsonReader& json, const std::string& where) {
+BlockPlace read_place(JsonReader& json, const std::string& info, const std::string& tensor) {
   if (json.kind() != JsonReader::Kind::kObject) {
-    fail(where, concat("expected an object with ", kSavedOffsets, ", got ", format_name(json.skip())));
+    fail(Place{info, tensor}.text(),
+         concat("expected an object with ", kSavedOffsets, ", got ", format_name(json.skip())));
   }
   BlockPlace place;
   bool has_offsets = false;
@@ -50,15 +62,15 @@ BlockPlace read_place(JsonReader& json, const std::string& where) {
   while (const auto key = json.next_key()) {
     if (*key == kSavedOffsets) {
       has_offsets = true;
-      place.offsets = read_numbers(json, concat(where, ", ", kSavedOffsets));
+      place.offsets = read_numbers(json, {info, tensor, kSavedOffsets});
     } else if (*key == kWholeShape) {
-      place.whole = read_numbers(json, concat(where, ", ", kWholeShape));
+      place.whole = read_numbers(json, {info, tensor, kWholeShape});
     } else {
       json.skip();
     }
   }
   if (!has_offsets) {
-    fail(where, concat("expected the field ", kSavedOffsets, ", got none"));
+    fail(Place{info, tensor}.text(), concat("expected the field ", kSavedOffsets, ", got none"));
   }
   return place;
 }
@@ -76,7 +88,7 @@ std::unordered_map<std::string, BlockPlace> parse_sharding_info(std::string_view
     json.enter_object();
     while (const auto key = json.next_key()) {
       std::string name(*key);
-      BlockPlace read = read_place(json, concat(place, ", ", format_name(name)));
+      BlockPlace read = read_place(json, place, name);
       places.emplace(std::move(name), std::move(read));
     }
     json.finish();
