@@ -173,7 +173,8 @@ def test_a_bad_command_line_is_refused(tieshard, tiny, arguments):
     assert done.stderr and not done.stdout
 
 
-@pytest.mark.parametrize("verb", ["inspect", "ties", "plan", "merge-adapter", "train", "forward", "demo"])
+@pytest.mark.parametrize("verb", ["inspect", "ties", "plan", "merge-adapter", "reshard", "export", "merge", "train",
+                                  "forward", "demo"])
 def test_every_verb_has_help_with_an_example(tieshard, verb):
     shown = run_well([tieshard, verb, "--help"]).stdout
     assert f"tieshard {verb}" in shown and "Examples:" in shown
