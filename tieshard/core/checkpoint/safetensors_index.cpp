@@ -3,6 +3,7 @@
 #include <charconv>
 #include <cmath>
 #include <cstdint>
+#include <cstdio>
 #include <set>
 #include <utility>
 
@@ -128,6 +129,15 @@ SafetensorsIndex parse_safetensors_index(std::string_view text, const std::strin
 
 std::string safetensors_index_text(const std::map<std::string, std::string>& weight_map, std::uint64_t total_size) {
   return Json{{"metadata", {{"total_size", total_size}}}, {"weight_map", weight_map}}.dump(2) + "\n";
+}
+
+std::string weights_file_name(std::size_t index, std::size_t count) {
+  if (count == 1) {
+    return "model.safetensors";
+  }
+  char name[64];
+  std::snprintf(name, sizeof(name), "model-%05zu-of-%05zu.safetensors", index + 1, count);
+  return name;
 }
 
 } // namespace tieshard

@@ -7,6 +7,7 @@
 
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -31,5 +32,9 @@ SafetensorsIndex parse_safetensors_index(std::string_view text, const std::strin
 
 /// The text of an index file. @param total_size  bytes of all tensors
 std::string safetensors_index_text(const std::map<std::string, std::string>& weight_map, std::uint64_t total_size);
+
+/// What save_pretrained calls file `index` (from 0) of `count`: "model.safetensors",
+/// "model-00001-of-00003.safetensors".
+std::string weights_file_name(std::size_t index, std::size_t count);
 
 } // namespace tieshard

@@ -1,14 +1,12 @@
 #include "tieshard/core/state/export_plan.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <map>
 #include <set>
 #include <utility>
 
-#include <nlohmann/json.hpp>
-
 #include "tieshard/core/base/units.h"
+#include "tieshard/core/checkpoint/safetensors_index.h"
 #include "tieshard/core/families/family.h"
 
 namespace tieshard {
@@ -159,15 +157,6 @@ std::vector<const ShardedTensor*> chosen_tensors(const ShardedFiles& files,
   return tensors;
 }
 
-std::string file_name(std::size_t index, std::size_t count) {
-  if (count == 1) {
-    return kSingleWeights;
-  }
-  char name[64];
-  std::snprintf(name, sizeof(name), "model-%05zu-of-%05zu.safetensors", index + 1, count);
-  return name;
-}
-
 /// Lays the file's tensors out, and puts them into the layout's order.
 ExportedFile lay_out(std::string name, std::vector<ExportedTensor> tensors) {
   std::vector<TensorSpec> specs;
@@ -230,13 +219,13 @@ ExportPlan plan_export(const ShardedFiles& files,
     filled += bytes;
   }
   for (std::size_t i = 0; i < parts.size(); ++i) {
-    plan.files.push_back(lay_out(file_name(i, parts.size()), std::move(parts[i])));
+    plan.files.push_back(lay_out(weights_file_name(i, parts.size()), std::move(parts[i])));
   }
   return plan;
 }
 
 std::string index_of(const std::vector<ExportedFile>& files) {
-  nlohmann::json weight_map = nlohmann::json::object();
+  std::map<std::string, std::string> weight_map;
   std::uint64_t total = 0;
   for (const ExportedFile& file : files) {
     for (const TensorEntry& tensor : file.layout.header.tensors) {
@@ -244,7 +233,7 @@ std::string index_of(const std::vector<ExportedFile>& files) {
       total += tensor.end - tensor.begin;
     }
   }
-  return nlohmann::json{{"metadata", {{"total_size", total}}}, {"weight_map", weight_map}}.dump(2) + "\n";
+  return safetensors_index_text(weight_map, total);
 }
 
 } // namespace tieshard

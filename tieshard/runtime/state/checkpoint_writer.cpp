@@ -94,7 +94,7 @@ struct CheckpointWriter::Job {
   std::uint64_t bytes = 0; ///< of all ranks
   std::int64_t rank = 0;   ///< on the axis dp_shard
   std::int64_t ranks = 1;
-  Clock::time_point started = Clock::now();
+  Clock::time_point started;
   double blocked = 0;
   std::atomic<bool> given_up = false;
   std::future<void> written; ///< of a background save
@@ -154,8 +154,9 @@ bool CheckpointWriter::writes() const {
   return state_->world().axis("dp_replicate").rank() == 0; // the other copies hold the same
 }
 
-std::shared_ptr<CheckpointWriter::Job> CheckpointWriter::make_job(TrainerState trainer) {
+std::shared_ptr<CheckpointWriter::Job> CheckpointWriter::make_job(TrainerState trainer, Clock::time_point started) {
   auto job = std::make_shared<Job>();
+  job->started = started;
   const DeviceMesh& world = state_->world();
   job->rank = state_->mesh().rank();
   job->ranks = state_->mesh().size();
@@ -230,13 +231,14 @@ void CheckpointWriter::collect() {
 }
 
 bool CheckpointWriter::save(TrainerState trainer) {
+  const Clock::time_point started = Clock::now();
   if (options_.background) {
     if (options_.busy == BusySave::kSkip && busy_anywhere()) {
       return false;
     }
     finish();
   }
-  const std::shared_ptr<Job> job = make_job(std::move(trainer));
+  const std::shared_ptr<Job> job = make_job(std::move(trainer), started);
   try {
     agree(state_->world(), "checkpoint: stage", [&] {
       if (state_->world().rank() == 0) {

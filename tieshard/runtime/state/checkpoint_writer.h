@@ -12,6 +12,7 @@
 
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -91,7 +92,7 @@ class CheckpointWriter {
  private:
   struct Job;
 
-  std::shared_ptr<Job> make_job(TrainerState trainer);
+  std::shared_ptr<Job> make_job(TrainerState trainer, std::chrono::steady_clock::time_point started);
   bool busy_anywhere();
   void collect();
   void save_now(const std::shared_ptr<Job>& job);

@@ -1,6 +1,5 @@
 #include "tieshard/runtime/state/export_layout.h"
 
-#include <cstdio>
 #include <map>
 #include <optional>
 #include <utility>
@@ -35,15 +34,6 @@ std::vector<std::vector<TensorSpec>> split(const ShardPlan& plan,
   return parts;
 }
 
-std::string file_name(std::size_t index, std::size_t count) {
-  if (count == 1) {
-    return "model.safetensors";
-  }
-  char name[64];
-  std::snprintf(name, sizeof(name), "model-%05zu-of-%05zu.safetensors", index + 1, count);
-  return name;
-}
-
 } // namespace
 
 std::vector<ExportFile> layout_export(const ShardPlan& plan,
@@ -53,7 +43,7 @@ std::vector<ExportFile> layout_export(const ShardPlan& plan,
   std::vector<std::vector<TensorSpec>> parts = split(plan, source, max_shard_bytes, dtype);
   std::vector<ExportFile> files;
   for (std::size_t index = 0; index < parts.size(); ++index) {
-    files.push_back({.name = file_name(index, parts.size()),
+    files.push_back({.name = weights_file_name(index, parts.size()),
                      .layout = layout_safetensors(std::move(parts[index]), {{"format", "pt"}})});
   }
   return files;

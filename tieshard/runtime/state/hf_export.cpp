@@ -85,7 +85,24 @@ void write_slices(const FsdpState& state, const fs::path& staging, const ExportF
   target.sync();
 }
 
-/// Reads this rank's part of the staged export back, one tensor at a time, and compares it bit for bit with what memory
+/// The range in pieces of at most 4 MiB: whole rows, or parts of one.
+std::vector<StridedRange> pieces_of(const StridedRange& range) {
+  constexpr std::uint64_t kPiece = 4 << 20;
+  std::vector<StridedRange> pieces;
+  const std::uint64_t rows_at_once = std::max<std::uint64_t>(1, kPiece / std::max<std::uint64_t>(1, range.row_bytes));
+  for (std::uint64_t row = 0; row < range.rows; row += rows_at_once) {
+    const std::uint64_t rows = std::min(rows_at_once, range.rows - row);
+    for (std::uint64_t at = 0; at < range.row_bytes; at += kPiece) {
+      pieces.push_back({.first = range.first + row * range.stride + at,
+                        .rows = rows,
+                        .row_bytes = std::min(kPiece, range.row_bytes - at),
+                        .stride = range.stride});
+    }
+  }
+  return pieces;
+}
+
+/// Reads this rank's part of the staged export back, a piece at a time, and compares it bit for bit with what memory
 /// holds in the stored dtype.
 void compare(const FsdpState& state, const fs::path& staging) {
   const Checkpoint staged = Checkpoint::open(staging);
@@ -95,15 +112,26 @@ void compare(const FsdpState& state, const fs::path& staging) {
     shards.emplace(parameter->fqn(), parameter->shard());
   }
   for (const SliceRead& read : plan.reads) {
-    const at::Tensor expected = shards.at(read.fqn).to(at::kCPU, to_torch(read.stored_dtype)).contiguous();
-    const at::Tensor found = at::empty_like(expected);
-    const ReadTarget target{.data = static_cast<std::byte*>(found.data_ptr()), .dtype = read.stored_dtype};
-    read_slices(staged, std::span(&read, 1), std::span(&target, 1));
-    if (std::memcmp(found.const_data_ptr(), expected.const_data_ptr(), static_cast<std::size_t>(found.nbytes())) != 0) {
-      throw PeerError({.code = Code::kExportMismatch,
-                       .what = "an export does not read back as written",
-                       .where = concat(state.mesh().where(), ", ", staging.string(), ", ", read.fqn),
-                       .fix = "check the disk; nothing was published, the staging directory can be removed"});
+    const at::Tensor memory = shards.at(read.fqn).to(at::kCPU).contiguous().flatten();
+    const std::int64_t element = bits(read.stored_dtype) / 8;
+    std::int64_t first = 0; // element of `memory` that the piece begins with
+    for (const StridedRange& range : pieces_of(read.range)) {
+      const auto count = static_cast<std::int64_t>(range.bytes()) / element;
+      const at::Tensor expected = memory.narrow(0, first, count).to(to_torch(read.stored_dtype));
+      const at::Tensor found = at::empty_like(expected);
+      SliceRead piece = read;
+      piece.range = range;
+      piece.local_shape = {count};
+      const ReadTarget target{.data = static_cast<std::byte*>(found.data_ptr()), .dtype = read.stored_dtype};
+      read_slices(staged, std::span(&piece, 1), std::span(&target, 1), {.buffer_bytes = 4 << 20});
+      if (std::memcmp(found.const_data_ptr(), expected.const_data_ptr(), static_cast<std::size_t>(found.nbytes())) !=
+          0) {
+        throw PeerError({.code = Code::kExportMismatch,
+                         .what = "an export does not read back as written",
+                         .where = concat(state.mesh().where(), ", ", staging.string(), ", ", read.fqn),
+                         .fix = "check the disk; nothing was published, the staging directory can be removed"});
+      }
+      first += count;
     }
   }
   if (!plan.unused.empty() || staged.tensors().size() != state.plan().parameters().size()) {

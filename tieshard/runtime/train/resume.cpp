@@ -64,12 +64,9 @@ TrainerState fresh_start(const TrainConfig& config) {
 LoadedCheckpoint resume_run(const TrainConfig& config,
                             const ParallelModel& parallel,
                             torch::optim::Optimizer& optimizer,
-                            const std::filesystem::path& given) {
-  LoadedCheckpoint loaded = load_checkpoint(*parallel.state,
-                                            optimizer,
-                                            optimizer_name(config.optimizer),
-                                            given,
-                                            config.verify ? Verify::kHashes : Verify::kSizes);
+                            const std::filesystem::path& directory) {
+  LoadedCheckpoint loaded =
+      load_checkpoint(*parallel.state, optimizer, optimizer_name(config.optimizer), directory, Verify::kSizes);
   const TrainerState here = fresh_start(config);
   add_changed_flags(here, loaded);
   restore_generator(config, parallel.state->world(), loaded.trainer);

@@ -19,15 +19,16 @@ namespace tieshard {
 /// The state of a run that has not made a step: its flags and inputs, by name.
 TrainerState fresh_start(const TrainConfig& config);
 
-/// Parameters, optimizer and random generators as the checkpoint under `given` has them. With as many ranks as saved
-/// it, and the same flags, the run goes on with the same bits. On another number of ranks samples come in the same
-/// order, and the generators, which only dropout draws from, begin anew from seed, step and rank.
+/// Parameters, optimizer and random generators as the checkpoint `directory` has them, which was verified before. With
+/// as many ranks as saved it, and the same flags, the run goes on with the same bits. On another number of ranks
+/// samples come in the same order, and the generators, which only dropout draws from, begin anew from seed, step and
+/// rank.
 ///
 /// The findings name flags and inputs that differ from those of the job that saved it.
 /// A collective; every rank must call it. @throws as load_checkpoint
 LoadedCheckpoint resume_run(const TrainConfig& config,
                             const ParallelModel& parallel,
                             torch::optim::Optimizer& optimizer,
-                            const std::filesystem::path& given);
+                            const std::filesystem::path& directory);
 
 } // namespace tieshard

@@ -2,6 +2,7 @@
 
 #include <string>
 #include <system_error>
+#include <utility>
 #include <vector>
 
 #include "tieshard/core/base/error.h"
@@ -75,27 +76,27 @@ fs::path checkpoints_of(const fs::path& run) {
 
 RunDirectory open_run_directory(const TrainConfig& config, const DeviceMesh& mesh) {
   RunDirectory run;
-  bool resumes = false;
+  const fs::path given = !config.resume || config.resume->empty() ? config.out : *config.resume;
+  std::string found_at; // under `given`, which may be another path on another host
   agree(mesh, "output directory", [&] {
     if (mesh.rank() != 0) {
       return;
     }
-    resumes = find_start(config);
-    const fs::path given = !resumes || config.resume->empty() ? config.out : *config.resume;
-    const bool goes_on_here = resumes && is_within(given, config.out);
-    if (!goes_on_here) {
+    const bool resumes = find_start(config);
+    if (!resumes || !is_within(given, config.out)) {
       refuse_earlier_run(config.out, config.resume && config.resume->empty());
     }
-    if (resumes) {
-      find_checkpoint(given, Verify::kSizes); // refuses what cannot be gone on from, before anything is loaded
+    if (resumes) { // refuses what cannot be gone on from, before anything is loaded
+      FoundCheckpoint found = find_checkpoint(given, config.verify ? Verify::kHashes : Verify::kSizes);
+      found_at = found.directory.lexically_relative(given).string();
+      run.findings = std::move(found.findings);
     }
     make_directory(config.out);
     run.lock = DirectoryLock::take(config.out);
   });
-  const std::string said =
-      all_gather_text(mesh, resumes ? "resume" : "start", CollectivePurpose::named("resume")).front();
-  if (said == "resume") {
-    run.resume = config.resume->empty() ? config.out : *config.resume;
+  found_at = all_gather_text(mesh, found_at, CollectivePurpose::named("resume")).front();
+  if (!found_at.empty()) {
+    run.resume = found_at == "." ? given : given / found_at;
   }
   return run;
 }

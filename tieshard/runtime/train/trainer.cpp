@@ -169,6 +169,7 @@ TrainerState begin(const Run& run, const RunDirectory& directory, torch::optim::
     return fresh_start(run.config);
   }
   LoadedCheckpoint loaded = resume_run(run.config, run.parallel, optimizer, *directory.resume);
+  loaded.findings.insert(loaded.findings.begin(), directory.findings.begin(), directory.findings.end());
   if (reports && run.observer.on_resume) {
     run.observer.on_resume(loaded);
   }
