@@ -322,7 +322,7 @@ TEST_P(Issue3821, AnAdapterAddedWhileTrainingIsNamedAtTheNextStep) {
     module->add_adapter(2);
     expect_refusal([&] { optimizer.step(); },
                    Code::kOptimizerParameter,
-                   {"body.lora_A", "body.lora_B", "not managed", "in no group"});
+                   {"body.lora_A (no group)", "body.lora_B (no group)", "not managed"});
   });
 }
 
