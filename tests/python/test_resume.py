@@ -5,6 +5,7 @@ import os
 import re
 import signal
 import sys
+import time
 
 import numpy
 import pytest
@@ -72,6 +73,16 @@ def test_a_signal_to_every_process_at_once_saves_too(train, processes, tmp_path)
     assert code == 0 and "by SIGTERM: saved" in text, text
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+@pytest.mark.parametrize("wait", [0.02, 0.1, 0.2, 0.4])
+def test_a_signal_while_a_run_is_being_started_is_answered_after_its_first_step(train, processes, number, wait):
+    process = processes(train("run", "--ranks", 2, steps=LONG), env=clean_environment())
+    time.sleep(wait)
+    process.send_signal(number)
+    code, text = ends(process)
+    assert code == 0 and f"by {number.name}: saved" in text, text
+
+
 @pytest.mark.parametrize("flags", [[], ["--async-save", "wait"], ["--shard-dim", "first"], ["--optimizer", "sgd", "--momentum", 0.9],
                                    ["--param-dtype", "bfloat16", "--bf16-update", "master-weights"],
                                    ["--param-dtype", "bfloat16", "--bf16-update", "stochastic-rounding"],
@@ -99,6 +110,7 @@ def test_a_time_between_saves(train, tmp_path):
 
 @pytest.mark.parametrize("flags, parts", [
     (["--save-every", "0"], ["--save-every", "got 0"]),
+    (["--save-every", ""], ["--save-every", "a number of steps (200) or a time"]),
     (["--save-every", "often"], ["--save-every", "a number of steps (200) or a time (90s, 30m, 2h), got often"]),
     (["--save-every", "5d"], ["--save-every", "got 5d"]),
     (["--keep", "-1"], ["--keep", "got -1"]),

@@ -31,6 +31,15 @@ std::vector<std::string> with_program(const std::filesystem::path& program, cons
   return words;
 }
 
+/// A training run answers these by saving; until it can, they wait. Execution keeps the mask.
+void hold_stop_signals() {
+  sigset_t stops;
+  ::sigemptyset(&stops);
+  ::sigaddset(&stops, SIGTERM);
+  ::sigaddset(&stops, SIGUSR1);
+  ::sigprocmask(SIG_BLOCK, &stops, nullptr);
+}
+
 [[noreturn]] void throw_system(std::string what, std::string where) {
   throw PeerError(
       {.code = Code::kIoFailed, .what = std::move(what), .where = std::move(where), .why = std::strerror(errno)});
@@ -71,6 +80,9 @@ std::filesystem::path runtime_program() {
 void hand_over_to_runtime(const std::vector<std::string>& arguments) {
   const std::filesystem::path program = runtime_program();
   std::vector<std::string> words = with_program(program, arguments);
+  if (!arguments.empty() && arguments.front() == "train") {
+    hold_stop_signals();
+  }
   ::execv(program.c_str(), argument_pointers(words).data());
   throw InputError({.code = Code::kFileUnreadable,
                     .what = "tieshard-runtime cannot be executed",

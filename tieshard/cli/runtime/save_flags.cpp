@@ -40,7 +40,8 @@ void add_save_flags(CLI::App& verb, SaveFlags& flags) {
           "--save-every",
           flags.every,
           "Save the whole state into OUT/checkpoints every so many steps, or after a time (30m), and at the end")
-      ->type_name("N|Ns|Nm|Nh");
+      ->type_name("N|Ns|Nm|Nh")
+      ->check(any_text("a number of steps (200) or a time (90s, 30m, 2h)"));
   verb.add_option("--keep", flags.keep, "Newest checkpoints that stay; 0: all")
       ->check(whole_number(0, 1'000'000'000))
       ->capture_default_str();
@@ -55,7 +56,8 @@ void add_save_flags(CLI::App& verb, SaveFlags& flags) {
                      ->type_name("[DIR]")
                      ->expected(0, 1);
   verb.add_flag("--verify", flags.verify, "Compare the hashes of the checkpoint that is gone on from, not sizes alone");
-  verb.add_option("--export-dtype", flags.export_dtype, "Of OUT/export [each tensor's in the model's files]");
+  verb.add_option("--export-dtype", flags.export_dtype, "Of OUT/export [each tensor's in the model's files]")
+      ->check(any_text("a dtype, e.g. bfloat16"));
 }
 
 void apply(const SaveFlags& flags, TrainConfig& config) {

@@ -21,6 +21,7 @@
 #include "tieshard/core/plan/read_plan.h"
 #include "tieshard/runtime/adapters/lora.h"
 #include "tieshard/runtime/tensors/torch_dtype.h"
+#include "tieshard/runtime/train/stop_signal.h"
 #include "tieshard/runtime/train/trainer.h"
 
 namespace tieshard::cli {
@@ -377,6 +378,7 @@ class RunReport {
 };
 
 int run_train(const TrainFlags& flags, const Console& console) {
+  const StopSignals signals; // before the ranks are started
   const TrainConfig config = checked(flags);
   const auto work = [&](const DeviceMesh& mesh) {
     RunReport report(config, mesh, console);

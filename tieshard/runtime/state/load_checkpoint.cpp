@@ -84,7 +84,10 @@ void require_same_run(const Manifest& manifest,
     }
   }
   if (manifest.optimizer != optimizer) {
-    differences.add(concat("expected state of the optimizer ", optimizer, ", got ", manifest.optimizer));
+    differences.add(concat("expected state of the optimizer ",
+                           optimizer,
+                           ", got ",
+                           manifest.optimizer.empty() ? "none" : manifest.optimizer));
   }
   differences.refuse(directory);
 }

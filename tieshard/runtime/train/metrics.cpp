@@ -56,6 +56,7 @@ void MetricsFile::write(const StepMetrics& metrics) {
     throw PeerError({.code = Code::kIoFailed,
                      .what = "the metrics file could not be written",
                      .where = path_.string(),
+                     .why = std::strerror(errno),
                      .fix = "check free space of --out"});
   }
 }

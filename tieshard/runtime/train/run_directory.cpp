@@ -68,6 +68,29 @@ bool find_start(const TrainConfig& config) {
   return !own || !CheckpointStore(checkpoints_of(given)).steps().empty();
 }
 
+/// On rank 0. @returns where under `given` the checkpoint lies; empty for a run from the start
+std::string open_here(const TrainConfig& config, const fs::path& given, RunDirectory& run) {
+  const auto find = [&] {
+    FoundCheckpoint found = find_checkpoint(given, config.verify ? Verify::kHashes : Verify::kSizes);
+    run.findings = std::move(found.findings);
+    return found.directory.lexically_relative(given).string();
+  };
+  const auto lock = [&] {
+    make_directory(config.out);
+    run.lock = DirectoryLock::take(config.out);
+  };
+  if (find_start(config) && is_within(given, config.out)) {
+    lock(); // first: the job that holds it may be saving what is to be found
+    return find();
+  }
+  const bool again = config.resume && config.resume->empty();
+  refuse_earlier_run(config.out, again); // before anything is made
+  const std::string found_at = find_start(config) ? find() : "";
+  lock();
+  refuse_earlier_run(config.out, again); // a job may have come and gone
+  return found_at;
+}
+
 } // namespace
 
 fs::path checkpoints_of(const fs::path& run) {
@@ -79,20 +102,9 @@ RunDirectory open_run_directory(const TrainConfig& config, const DeviceMesh& mes
   const fs::path given = !config.resume || config.resume->empty() ? config.out : *config.resume;
   std::string found_at; // under `given`, which may be another path on another host
   agree(mesh, "output directory", [&] {
-    if (mesh.rank() != 0) {
-      return;
+    if (mesh.rank() == 0) {
+      found_at = open_here(config, given, run);
     }
-    const bool resumes = find_start(config);
-    if (!resumes || !is_within(given, config.out)) {
-      refuse_earlier_run(config.out, config.resume && config.resume->empty());
-    }
-    if (resumes) { // refuses what cannot be gone on from, before anything is loaded
-      FoundCheckpoint found = find_checkpoint(given, config.verify ? Verify::kHashes : Verify::kSizes);
-      found_at = found.directory.lexically_relative(given).string();
-      run.findings = std::move(found.findings);
-    }
-    make_directory(config.out);
-    run.lock = DirectoryLock::take(config.out);
   });
   found_at = all_gather_text(mesh, found_at, CollectivePurpose::named("resume")).front();
   if (!found_at.empty()) {

@@ -10,7 +10,8 @@
 namespace tieshard {
 
 /// While one lives, SIGTERM and SIGUSR1 do not end this process; they are taken note of. A signal that the process was
-/// told to ignore stays ignored. One at a time.
+/// told to ignore stays ignored. One inside the life of another changes nothing: a program makes one before it starts
+/// ranks, so that none of them dies of a signal that comes early. Not for several threads at once.
 class StopSignals {
  public:
   StopSignals();

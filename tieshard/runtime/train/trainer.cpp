@@ -158,9 +158,7 @@ struct Run {
 
 /// Where the run begins: its optimizer, and the generators that dropout draws from, are set to that.
 TrainerState begin(const Run& run, const RunDirectory& directory, torch::optim::Optimizer& optimizer) {
-  if (run.parallel.lora && run.parallel.lora->config.dropout > 0) {
-    at::manual_seed(run.config.seed + static_cast<std::uint64_t>(run.mesh.rank())); // of each rank's own masks
-  }
+  at::manual_seed(run.config.seed + static_cast<std::uint64_t>(run.mesh.rank())); // of each rank's own dropout masks
   const bool reports = run.mesh.rank() == 0;
   if (!directory.resume) {
     if (run.config.resume && reports && run.observer.on_nothing_to_resume) {
