@@ -29,6 +29,20 @@ TEST(DirectoryLock, ThatIsHeldIsRefusedWithTheProcessAndHostThatHoldIt) {
       Code::kDirectoryInUse, {temp.path().string(), holder}, [&] { DirectoryLock::take(temp.path()); });
 }
 
+TEST(DirectoryLock, BesideADirectoryIsInNothingThatIsPublishedAndGoesWithItsHolder) {
+  const TempDir temp;
+  {
+    DirectoryLock lock = DirectoryLock::take_beside(temp / "above" / "out" / "");
+    EXPECT_FALSE(std::filesystem::exists(temp / "above" / "out"));
+    const DirectoryLock moved = std::move(lock);
+    EXPECT_TRUE(std::filesystem::exists(temp / "above" / ".out.lock"));
+    expect_refusal<InputError>(
+        Code::kDirectoryInUse, {".out.lock"}, [&] { DirectoryLock::take_beside(temp / "above" / "out"); });
+  }
+  EXPECT_FALSE(std::filesystem::exists(temp / "above" / ".out.lock"));
+  const DirectoryLock again = DirectoryLock::take_beside(temp / "above" / "out");
+}
+
 TEST(DirectoryLock, MovesWithItsObject) {
   const TempDir temp;
   DirectoryLock lock = DirectoryLock::take(temp.path());

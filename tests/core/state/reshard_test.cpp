@@ -221,8 +221,8 @@ TEST(Reshard, WritesOverNothingAndLeavesNothingOfAFailure) {
   const fs::path staging = directory / ".c.staging";
   fs::create_directories(staging / "left");
   {
-    const DirectoryLock held = DirectoryLock::take(staging);
-    expect_refusal<InputError>(Code::kDirectoryInUse, {"staging"}, [&] {
+    const DirectoryLock held = DirectoryLock::take_beside(directory / "c");
+    expect_refusal<InputError>(Code::kDirectoryInUse, {".c.lock"}, [&] {
       reshard_checkpoint(directory / "a", directory / "c", {.ranks = 1});
     });
     EXPECT_TRUE(fs::exists(staging / "left"));
@@ -231,6 +231,7 @@ TEST(Reshard, WritesOverNothingAndLeavesNothingOfAFailure) {
   EXPECT_FALSE(fs::exists(staging));
   EXPECT_FALSE(fs::exists(directory / "c" / "left"));
   EXPECT_FALSE(fs::exists(directory / "c" / ".lock"));
+  EXPECT_FALSE(fs::exists(directory / ".c.lock"));
 }
 
 TEST(Reshard, OfAPlainDirectoryCutsOnTheLastDimensionAndCopiesWhatIsNoTensor) {

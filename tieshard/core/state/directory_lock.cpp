@@ -9,6 +9,7 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "tieshard/core/base/error.h"
@@ -44,20 +45,24 @@ std::string holder(int descriptor) {
   return text.empty() ? "a process that did not say its name" : format_name(text);
 }
 
-} // namespace
-
-DirectoryLock DirectoryLock::take(const fs::path& directory) {
+void make_directories(const fs::path& directory) {
   std::error_code error;
   fs::create_directories(directory, error);
   if (error) {
     throw_failed(directory, "make the directory", error.value());
   }
-  const fs::path path = directory / ".lock";
+}
+
+int open_lock_file(const fs::path& path) {
   const int descriptor = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
   if (descriptor < 0) {
     throw_failed(path, "open or make the file", errno);
   }
-  DirectoryLock lock(descriptor); // closes it
+  return descriptor;
+}
+
+/// @param path  of the lock's file, which `descriptor` is
+void lock_file(int descriptor, const fs::path& path, const fs::path& directory) {
   int result = 0;
   do {
     result = ::flock(descriptor, LOCK_EX | LOCK_NB);
@@ -76,18 +81,56 @@ DirectoryLock DirectoryLock::take(const fs::path& directory) {
   if (::ftruncate(descriptor, 0) != 0 || ::pwrite(descriptor, text.data(), text.size(), 0) < 0) {
     throw_failed(path, "write this process's name into the file", errno);
   }
+}
+
+/// Whether `path` still is the file that was opened: its holder may have removed it just before it was locked here.
+bool is_same_file(int descriptor, const fs::path& path) {
+  struct stat opened{};
+  struct stat named{};
+  return ::fstat(descriptor, &opened) == 0 && ::stat(path.c_str(), &named) == 0 && opened.st_dev == named.st_dev &&
+         opened.st_ino == named.st_ino;
+}
+
+} // namespace
+
+DirectoryLock DirectoryLock::take(const fs::path& directory) {
+  make_directories(directory);
+  const fs::path path = directory / ".lock";
+  DirectoryLock lock(open_lock_file(path)); // closes it
+  lock_file(lock.descriptor_, path, directory);
   return lock;
 }
 
-DirectoryLock::DirectoryLock(DirectoryLock&& other) noexcept : descriptor_(std::exchange(other.descriptor_, -1)) {}
+DirectoryLock DirectoryLock::take_beside(const fs::path& directory) {
+  const fs::path plain = directory.has_filename() ? directory : directory.parent_path();
+  if (plain.has_parent_path()) {
+    make_directories(plain.parent_path());
+  }
+  const fs::path path = plain.parent_path() / concat(".", plain.filename().string(), ".lock");
+  for (;;) {
+    DirectoryLock lock(open_lock_file(path));
+    lock_file(lock.descriptor_, path, directory);
+    if (is_same_file(lock.descriptor_, path)) {
+      lock.removed_ = path;
+      return lock;
+    }
+  }
+}
+
+DirectoryLock::DirectoryLock(DirectoryLock&& other) noexcept
+    : descriptor_(std::exchange(other.descriptor_, -1)), removed_(std::exchange(other.removed_, {})) {}
 
 DirectoryLock& DirectoryLock::operator=(DirectoryLock&& other) noexcept {
   std::swap(descriptor_, other.descriptor_);
+  std::swap(removed_, other.removed_);
   return *this;
 }
 
 DirectoryLock::~DirectoryLock() {
   if (descriptor_ >= 0) {
+    if (!removed_.empty()) {
+      ::unlink(removed_.c_str()); // while it is held, so that nobody else's is removed
+    }
     ::close(descriptor_);
   }
 }

@@ -12,8 +12,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kLock = ".lock";
-
 void require_absent(const fs::path& directory) {
   std::error_code ignored; // what cannot be asked about cannot be renamed to either, which says so
   if (fs::exists(fs::symlink_status(directory, ignored))) {
@@ -37,17 +35,26 @@ void remove_left(const fs::path& path) {
   }
 }
 
+DirectoryLock lock_of(const fs::path& directory) {
+  require_absent(directory);
+  return DirectoryLock::take_beside(directory);
+}
+
 } // namespace
 
 StagedOutput::StagedOutput(const fs::path& directory, std::uint64_t bytes)
-    : directory_(directory), staging_(staging_of(directory)) {
-  require_absent(directory_);
-  lock_ = DirectoryLock::take(staging_);
+    : directory_(directory), staging_(staging_of(directory)), lock_(lock_of(directory)) {
+  require_absent(directory_); // the job that held the lock may have made it
+  remove_left(staging_);
   try {
-    for (const std::string& name : list_directory(staging_)) {
-      if (name != kLock) {
-        remove_left(staging_ / name);
-      }
+    std::error_code error;
+    fs::create_directory(staging_, error);
+    if (error) {
+      throw PeerError({.code = Code::kIoFailed,
+                       .what = "the staging directory could not be made",
+                       .where = staging_.string(),
+                       .why = concat("expected to make it, got: ", error.message()),
+                       .fix = "check the permissions of the directory that it is in, and its disk's free space"});
     }
     require_free_space(staging_, bytes);
   } catch (...) {
@@ -58,7 +65,7 @@ StagedOutput::StagedOutput(const fs::path& directory, std::uint64_t bytes)
 }
 
 StagedOutput::~StagedOutput() {
-  if (lock_) {
+  if (!published_) {
     std::error_code ignored; // nothing can be done about it here, and another error is under way
     fs::remove_all(staging_, ignored);
   }
@@ -66,8 +73,7 @@ StagedOutput::~StagedOutput() {
 
 void StagedOutput::publish() {
   require_absent(directory_);
-  remove_left(staging_ / kLock);
-  lock_.reset(); // from here on a failure leaves it: it is complete
+  published_ = true; // from here on a failure leaves it: it is complete
   publish_directory(directory_);
 }
 

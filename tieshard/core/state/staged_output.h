@@ -7,7 +7,6 @@
 #pragma once
 
 #include <filesystem>
-#include <optional>
 
 #include "tieshard/core/state/directory_lock.h"
 
@@ -15,7 +14,8 @@ namespace tieshard {
 
 class StagedOutput {
  public:
-  /// What a killed job left staged is removed. @param bytes  that will be written
+  /// What a killed job left staged is removed. The lock (.NAME.lock beside `directory`) is held until this is gone,
+  /// over sync and rename. @param bytes  that will be written
   /// @throws InputError output-exists, directory-in-use; PeerError io-failed, disk-full (before anything is written)
   StagedOutput(const std::filesystem::path& directory, std::uint64_t bytes);
 
@@ -35,7 +35,8 @@ class StagedOutput {
  private:
   std::filesystem::path directory_;
   std::filesystem::path staging_;
-  std::optional<DirectoryLock> lock_;
+  DirectoryLock lock_;
+  bool published_ = false;
 };
 
 } // namespace tieshard
