@@ -19,7 +19,7 @@ using testing::UnorderedElementsAre;
 
 class Store : public testing::Test {
  protected:
-  std::vector<fs::path> save(std::int64_t step, const std::string& mark = "first") const {
+  std::vector<fs::path> save(std::int64_t step, char mark = 1) const {
     write_checkpoint(store.stage(step, 100), step, mark);
     return store.publish(step);
   }
@@ -96,10 +96,16 @@ TEST_F(Store, CleansAtTheNextSaveWhatKilledJobsLeft) {
 }
 
 TEST_F(Store, ReplacesACheckpointOfTheSameStep) {
-  save(200, "damaged");
-  save(200, "again");
-  EXPECT_EQ(shard_of(200), "tensors again");
+  save(200, 7);
+  save(200, 9);
+  EXPECT_EQ(shard_of(200).back(), 9);
   EXPECT_THAT(names(), UnorderedElementsAre("step-000000200", "latest"));
+}
+
+TEST_F(Store, TakesNoSymbolicLinkForACheckpoint) {
+  save(5);
+  fs::create_directory_symlink("step-000000005", store.path_of(88));
+  EXPECT_THAT(store.steps(), ElementsAre(5));
 }
 
 TEST_F(Store, SetsAsideTheCheckpointsOfALineThatARunHasLeft) {

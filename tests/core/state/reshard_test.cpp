@@ -8,6 +8,7 @@
 #include "tieshard/core/state/directory_lock.h"
 #include "tieshard/core/state/find_checkpoint.h"
 #include "tieshard/core/state/shard_file_writer.h"
+#include "tieshard/core/state/trainer_state.h"
 
 #include "tests/core/base/refusal.h"
 #include "tests/core/base/temp_dir.h"
@@ -82,7 +83,7 @@ void write_checkpoint(const fs::path& directory, std::int64_t ranks, Manifest ma
     }
     manifest.files.push_back(write_shard_file(directory, shard_file_name(rank, 0, 1), blocks, manifest.id));
   }
-  write_text_file(directory / "trainer.json", "{\"any\": 1}\n");
+  write_text_file(directory / "trainer.json", to_json(TrainerState{.step = manifest.step, .generators = {"00", "01"}}));
   manifest.files.push_back(record_of(directory, "trainer.json"));
   write_text_file(directory / "manifest.json", to_json(manifest));
 }

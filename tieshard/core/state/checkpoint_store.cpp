@@ -20,18 +20,6 @@ constexpr std::string_view kPrefix = "step-";
 constexpr std::size_t kDigits = 9;
 constexpr std::string_view kLatest = "latest";
 
-/// The step of a checkpoint's directory; nothing for any other name.
-std::optional<std::int64_t> step_of(std::string_view name) {
-  std::int64_t step = -1;
-  if (!name.starts_with(kPrefix)) {
-    return std::nullopt;
-  }
-  const std::string_view digits = name.substr(kPrefix.size());
-  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), step);
-  const bool is_name = error == std::errc() && CheckpointStore::name_of(step) == name;
-  return is_name ? std::optional(step) : std::nullopt;
-}
-
 /// Names that exist only while something is written or removed, and after a kill in the middle of that.
 bool is_left_over(std::string_view name) {
   const bool hidden =
@@ -88,6 +76,17 @@ std::string CheckpointStore::name_of(std::int64_t step) {
   return concat(kPrefix, std::string(kDigits - std::min(kDigits, digits.size()), '0'), digits);
 }
 
+std::optional<std::int64_t> CheckpointStore::step_of(std::string_view name) {
+  std::int64_t step = -1;
+  if (!name.starts_with(kPrefix)) {
+    return std::nullopt;
+  }
+  const std::string_view digits = name.substr(kPrefix.size());
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), step);
+  const bool is_name = error == std::errc() && name_of(step) == name;
+  return is_name ? std::optional(step) : std::nullopt;
+}
+
 fs::path CheckpointStore::path_of(std::int64_t step) const {
   return directory_ / name_of(step);
 }
@@ -103,7 +102,7 @@ std::vector<std::int64_t> CheckpointStore::steps() const {
        entry.increment(error)) {
     const std::optional<std::int64_t> step = step_of(entry->path().filename().string());
     std::error_code ignored;
-    if (step && entry->is_directory(ignored)) {
+    if (step && entry->is_directory(ignored) && !entry->is_symlink(ignored)) {
       steps.push_back(*step);
     }
   }

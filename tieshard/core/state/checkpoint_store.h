@@ -15,6 +15,7 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -30,13 +31,16 @@ class CheckpointStore {
   /// "step-000000200"
   static std::string name_of(std::int64_t step);
 
+  /// The step of a checkpoint's directory; nothing for any other name.
+  static std::optional<std::int64_t> step_of(std::string_view name);
+
   /// Where the checkpoint of `step` is, or will be.
   std::filesystem::path path_of(std::int64_t step) const;
 
   /// Where it is staged until it is published.
   std::filesystem::path staging_of(std::int64_t step) const;
 
-  /// Steps that have a directory, newest first; complete unless something damaged them since.
+  /// Steps that have a directory (a symbolic link is none), newest first; complete unless something damaged them since.
   std::vector<std::int64_t> steps() const;
 
   /// The name in `latest`; nothing when there is none.

@@ -12,6 +12,7 @@
 #include "tieshard/core/state/checkpoint_source.h"
 #include "tieshard/core/state/export_plan.h"
 #include "tieshard/core/state/hashed_file.h"
+#include "tieshard/core/state/recorded_state.h"
 #include "tieshard/core/state/slab_stream.h"
 #include "tieshard/core/state/staged_output.h"
 

@@ -9,11 +9,14 @@
 #include "tieshard/core/base/file.h"
 #include "tieshard/core/base/units.h"
 #include "tieshard/core/state/checkpoint_store.h"
+#include "tieshard/core/state/recorded_state.h"
 
 namespace tieshard {
 namespace {
 
 namespace fs = std::filesystem;
+
+constexpr int kMostTries = 20; ///< to find a checkpoint of a run that removes them at the same time
 
 /// What is wrong with one file; nothing when it is as recorded.
 std::optional<std::string> damage(const fs::path& directory, const FileRecord& recorded, Verify verify) {
@@ -53,6 +56,37 @@ std::vector<std::string> damages(const fs::path& directory, const Manifest& mani
     }
   }
   return damages;
+}
+
+Manifest open_complete(const fs::path& directory, Verify verify) {
+  Manifest manifest = open_manifest(directory, verify);
+  require_recorded_state(directory, manifest);
+  return manifest;
+}
+
+/// The newest complete one; what stands in the way of each newer one goes to `found`. False when there is none.
+bool find_newest(const CheckpointStore& store,
+                 const std::vector<std::int64_t>& steps,
+                 Verify verify,
+                 FoundCheckpoint& found) {
+  for (const std::int64_t step : steps) {
+    found.directory = store.path_of(step);
+    try {
+      found.manifest = open_complete(found.directory, verify);
+      return true;
+    } catch (const InternalError&) {
+      throw;
+    } catch (const Error& refused) {
+      found.findings.push_back(refused.diagnostic());
+      found.findings.back().level = Level::kWarning;
+    }
+  }
+  return false;
+}
+
+/// Whether one of them has been removed since it was looked at.
+bool any_removed(const std::vector<std::int64_t>& steps, const CheckpointStore& store) {
+  return std::ranges::any_of(steps, [&](std::int64_t step) { return !is_there(store.path_of(step)); });
 }
 
 [[noreturn]] void throw_nothing_found(const fs::path& given, const std::vector<Diagnostic>& findings) {
@@ -99,24 +133,22 @@ Manifest open_manifest(const fs::path& directory, Verify verify) {
 FoundCheckpoint find_checkpoint(const fs::path& given, Verify verify) {
   std::error_code error;
   if (fs::exists(given / Manifest::kFileName, error)) {
-    return {.directory = given, .manifest = open_manifest(given, verify), .findings = {}};
+    return {.directory = given, .manifest = open_complete(given, verify), .findings = {}};
   }
   const fs::path inside = given / "checkpoints";
   const CheckpointStore store(fs::is_directory(inside, error) ? inside : given);
-  FoundCheckpoint found;
-  for (const std::int64_t step : store.steps()) {
-    found.directory = store.path_of(step);
-    try {
-      found.manifest = open_manifest(found.directory, verify);
-      return found;
-    } catch (const InternalError&) {
-      throw;
-    } catch (const Error& refused) {
-      found.findings.push_back(refused.diagnostic());
-      found.findings.back().level = Level::kWarning;
+  for (int again = 0;; ++again) {
+    FoundCheckpoint found;
+    const std::vector<std::int64_t> steps = store.steps();
+    const bool is_found = find_newest(store, steps, verify, found);
+    if (again < kMostTries && !found.findings.empty() && any_removed(steps, store)) {
+      continue;
     }
+    if (!is_found) {
+      throw_nothing_found(given, found.findings);
+    }
+    return found;
   }
-  throw_nothing_found(given, found.findings);
 }
 
 } // namespace tieshard

@@ -2,7 +2,7 @@
 //
 // Whether a training checkpoint is what its manifest says, and the newest one of a run that is.
 //
-// Flow: runtime/train, runtime/state, reshard, export -> [this] -> manifest, checkpoint_store
+// Flow: runtime/train, runtime/state, reshard, export -> [this] -> manifest, checkpoint_store, recorded_state
 
 #pragma once
 
@@ -34,9 +34,11 @@ struct FoundCheckpoint {
 };
 
 /// The checkpoint to go on from. `given` is one checkpoint, which has to be complete; or a run, or its checkpoints/: of
-/// these the newest (the highest step) that is complete.
+/// these the newest (the highest step) that is complete. Complete is what open_manifest takes and whose parts agree
+/// (recorded_state.h). One that is removed meanwhile, by a run that saves, is no finding: the newest is looked for
+/// again.
 /// @throws InputError no-checkpoint (nothing complete; each one's reason is given), and for a checkpoint as
-/// open_manifest
+/// open_manifest and require_recorded_state
 FoundCheckpoint find_checkpoint(const std::filesystem::path& given, Verify verify);
 
 } // namespace tieshard

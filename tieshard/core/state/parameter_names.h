@@ -33,9 +33,4 @@ class ParameterNames {
   std::map<std::string, std::string, std::less<>> parameters_; ///< of each tensor that is a moment
 };
 
-/// What the manifest says of parameters and moments is what the files hold.
-/// @throws InputError checkpoint-incomplete (names each tensor that is not there or is another one), saves-mixed (the
-///         ids differ)
-void require_as_recorded(const ShardedFiles& files, const Manifest& manifest);
-
 } // namespace tieshard
