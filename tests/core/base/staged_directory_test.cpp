@@ -35,6 +35,19 @@ TEST(StagedDirectory, WhatABrokenRunLeftIsRemovedAndATrailingSlashMeansNothing) 
   EXPECT_TRUE(fs::is_directory(out));
 }
 
+TEST(StagedDirectory, NeedsAName) {
+  for (const char* name : {"", ".", "..", "/", "./", "a/..", "a/../"}) {
+    try {
+      require_new_name(name);
+      ADD_FAILURE() << "nothing was thrown for " << name;
+    } catch (const InputError& error) {
+      EXPECT_EQ(error.diagnostic().code, Code::kBadFlag) << name;
+    }
+  }
+  EXPECT_NO_THROW(require_new_name("out/"));
+  EXPECT_NO_THROW(require_new_name("/above/.hidden"));
+}
+
 TEST(StagedDirectory, IsRefusedWhereSomethingIs) {
   const TempDir temp;
   fs::create_directories(temp.path() / "out");

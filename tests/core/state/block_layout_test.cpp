@@ -43,6 +43,13 @@ TEST(ShardFileLayout, SaysWhereTheBlocksLieAndWhoseTheyAre) {
   EXPECT_THAT(layout.header.tensors.at(1).shape, ElementsAre(3, 8)); // F32 comes before BF16
 }
 
+TEST(ShardFileLayout, StatesNoWholeShapeThatIsNotKnown) {
+  TensorBlock block = block_of("w", DType::kBF16, {6, 8}, 0, {.offset = 3, .size = 3});
+  block.states_whole = false;
+  EXPECT_EQ(nlohmann::json::parse(layout_shard_file({block}, "").header.metadata.at("DCP_SHARDING_INFO")),
+            nlohmann::json::parse(R"({"w": {"saved_offsets": [3, 0]}})"));
+}
+
 TEST(ShardFileLayout, HasNoIdWhereThereIsNone) {
   EXPECT_FALSE(layout_shard_file({}, "").header.metadata.contains("tieshard_id"));
 }

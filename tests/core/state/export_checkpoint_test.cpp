@@ -172,6 +172,12 @@ TEST_F(Export, RefusesAnAdaptersCheckpoint) {
       Code::kMissingParameter, {"lm.base", "merge-adapter"}, [&] { export_checkpoint(in(), out(), {}); });
 }
 
+TEST_F(Export, RefusesAnOutputWithoutANameOrAmongTheCheckpointsOfTheRun) {
+  write();
+  expect_refusal<InputError>(Code::kBadFlag, {"OUT"}, [&] { export_checkpoint(in(), "", {}); });
+  expect_refusal<InputError>(Code::kBadFlag, {"model"}, [&] { export_checkpoint(in(), in() / "model", {}); });
+}
+
 TEST_F(Export, WritesOverNothing) {
   write();
   fs::create_directories(out());
@@ -184,8 +190,10 @@ TEST(Merge, PutsAGridTogetherWithoutAConfigAndSaysThatThereIsNone) {
   const fs::path out = directory / "out";
   const ExportCheckpointReport report = export_checkpoint(directory.path(), out, {.plain = true});
   EXPECT_EQ(report.tensors, 2);
-  ASSERT_THAT(report.findings, SizeIs(1));
+  ASSERT_THAT(report.findings, SizeIs(2));
   EXPECT_EQ(report.findings[0].code, Code::kConfigMissing);
+  expect_names(report.findings[1], Code::kBlockMissing, {"blocks alone of 2 of 2", "--config-from"});
+  EXPECT_EQ(report.findings[1].level, Level::kWarning);
   const SafetensorsFile file = SafetensorsFile::open(out / "model.safetensors");
   std::vector<std::int16_t> values(48);
   file.file().read_at(file.header().data_start + file.find("w")->begin, std::as_writable_bytes(std::span(values)));

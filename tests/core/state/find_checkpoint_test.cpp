@@ -1,5 +1,10 @@
 #include "tieshard/core/state/find_checkpoint.h"
 
+#include <atomic>
+#include <thread>
+
+#include "tieshard/core/state/checkpoint_store.h"
+
 #include "tests/core/base/refusal.h"
 #include "tests/core/base/temp_dir.h"
 #include "tests/core/state/written_checkpoint.h"
@@ -168,6 +173,28 @@ TEST_F(Run, KnowsItsCheckpointsByTheirNames) {
     write_checkpoint(temp.path() / "checkpoints" / name, 2000);
   }
   EXPECT_EQ(find_checkpoint(temp.path(), Verify::kSizes).manifest.step, 1000);
+}
+
+TEST(FindCheckpoint, FindsOneOfARunThatRemovesTheOlderOnesMeanwhile) {
+  const TempDir temp;
+  const CheckpointStore store(temp / "checkpoints");
+  const auto save = [&](int step) {
+    write_checkpoint(store.stage(step, 1), step);
+    store.publish(step);
+    store.prune(1);
+  };
+  save(1);
+  std::atomic<bool> ended = false;
+  std::thread run([&] {
+    for (int step = 2; step < 40; ++step) {
+      save(step);
+    }
+    ended = true;
+  });
+  while (!ended) {
+    EXPECT_NO_THROW(find_checkpoint(temp.path(), Verify::kSizes));
+  }
+  run.join();
 }
 
 TEST(FindCheckpoint, OfADirectoryWithoutAnyIsRefused) {

@@ -13,11 +13,15 @@
 #include "tests/core/base/refusal.h"
 #include "tests/core/base/temp_dir.h"
 #include "tests/core/checkpoint/checkpoint_files.h"
+#include "tests/core/state/sharded_fixture.h"
 
 namespace tieshard {
 namespace {
 
 namespace fs = std::filesystem;
+
+using testing::dcp_name;
+using testing::sharded_file;
 
 constexpr const char* kId = "0123456789abcdef0123456789abcdef";
 
@@ -246,7 +250,7 @@ TEST(Reshard, OfAPlainDirectoryCutsOnTheLastDimensionAndCopiesWhatIsNoTensor) {
   const ReshardReport report = reshard_checkpoint(directory / "hf", directory / "out", {.ranks = 2});
   EXPECT_EQ(report.tensors, 3);
   EXPECT_THAT(list_directory(directory / "out"),
-              testing::ElementsAre("config.json", shard_file_name(0, 0, 1), shard_file_name(1, 0, 1)));
+              ::testing::ElementsAre("config.json", shard_file_name(0, 0, 1), shard_file_name(1, 0, 1)));
   const ShardedFiles files = ShardedFiles::open(directory / "out");
   EXPECT_EQ(files.find("a")->cut, 1);
   EXPECT_EQ(files.find("packed")->blocks.size(), 1U);
@@ -259,6 +263,42 @@ TEST(Reshard, OfAPlainDirectoryCutsOnTheLastDimensionAndCopiesWhatIsNoTensor) {
   expect_refusal<InputError>(Code::kNoCheckpoint, {"hf"}, [&] {
     reshard_checkpoint(directory / "hf", directory / "more", {.ranks = 2, .verify = true});
   });
+}
+
+TEST(Reshard, StatesNoShapeThatItsSourceDidNotState) {
+  const TempDir directory;
+  fs::create_directories(directory / "dcp");
+  const auto write = [&](int rank) {
+    std::ofstream(directory / "dcp" / dcp_name(rank), std::ios::binary)
+        << sharded_file({{"w", {6, 2}, {2 * rank, 0}, {2, 2}}}); // and not the file of the third rank
+  };
+  write(0);
+  write(1);
+  const ReshardReport report = reshard_checkpoint(directory / "dcp", directory / "out", {.ranks = 2});
+  ASSERT_EQ(report.findings.size(), 1U);
+  EXPECT_EQ(report.findings[0].level, Level::kWarning);
+  expect_names(report.findings[0], Code::kBlockMissing, {"dcp", "1 of 1", "--config-from"});
+  EXPECT_FALSE(ShardedFiles::open(directory / "out").find("w")->stated);
+  write_checkpoint(directory / "a", 2);
+  EXPECT_TRUE(reshard_checkpoint(directory / "a", directory / "b", {.ranks = 3}).findings.empty());
+  EXPECT_TRUE(ShardedFiles::open(directory / "b").find("embed")->stated);
+}
+
+TEST(Reshard, RefusesAnOutputWithoutANameOrAmongTheCheckpointsOfTheRun) {
+  const TempDir directory;
+  const fs::path run = directory / "run";
+  const fs::path checkpoint = run / "checkpoints" / "step-000000007";
+  write_checkpoint(checkpoint, 2);
+  const auto expect_refused = [&](const fs::path& in, const fs::path& out) {
+    expect_refusal<InputError>(Code::kBadFlag, {}, [&] { reshard_checkpoint(in, out, {.ranks = 1}); });
+  };
+  for (const char* out : {"", ".", "..", "/"}) {
+    expect_refused(run, out);
+  }
+  expect_refused(run, run / "checkpoints" / "step-000000099");
+  expect_refused(checkpoint, run / "other" / ".." / "checkpoints" / "new");
+  expect_refused(checkpoint / "", checkpoint / "new");
+  EXPECT_NO_THROW(reshard_checkpoint(run, run / "three", {.ranks = 3}));
 }
 
 TEST(Reshard, SaysHowFarItIs) {

@@ -388,6 +388,7 @@ MergeReport merge_adapter(const fs::path& base,
                           const ResolveOptions& options,
                           std::optional<TiedTarget> tied) {
   const auto start = std::chrono::steady_clock::now();
+  require_new_name(out);
   const ResolvedModel model = resolve_model(base, options);
   const AdapterFile adapter = AdapterFile::open(adapter_directory);
   LoraConfig config = adapter.config();

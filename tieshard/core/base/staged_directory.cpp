@@ -79,6 +79,18 @@ bool exchange(const fs::path& one, const fs::path& other) {
 
 } // namespace
 
+void require_new_name(const fs::path& directory) {
+  const std::string name = without_slash(directory).filename().string();
+  if (name.empty() || name == "." || name == "..") {
+    throw InputError(
+        {.code = Code::kBadFlag,
+         .what = "an output directory has no name",
+         .where = "OUT",
+         .why = concat("expected the name of a directory that is not there yet, got \"", directory.string(), "\""),
+         .fix = "name a new directory; an empty variable in a script gives an empty name"});
+  }
+}
+
 fs::path staging_of(const fs::path& directory) {
   return hidden(directory, ".staging");
 }

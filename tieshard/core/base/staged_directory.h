@@ -11,6 +11,10 @@
 
 namespace tieshard {
 
+/// A directory of this name can be made: it is not empty, ".", ".." or "/". Before any work for it.
+/// @throws InputError bad-flag
+void require_new_name(const std::filesystem::path& directory);
+
 /// Where `directory` is staged: a hidden name beside it. "out/" is "out".
 std::filesystem::path staging_of(const std::filesystem::path& directory);
 

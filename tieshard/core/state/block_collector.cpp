@@ -171,6 +171,7 @@ ShardedTensor BlockCollector::complete(Growing growing) const {
          .fix = kSaveAgain});
   }
   tensor.cut = cut_of(tensor);
+  tensor.stated = growing.stated;
   std::erase_if(tensor.blocks, [](const StoredBlock& block) { return numel(block.box.shape) == 0; });
   require_covered(tensor, where_, [this](std::size_t file) { return names_[file]; });
   if (bits(tensor.dtype) % 8 != 0 && tensor.blocks.size() > 1) {

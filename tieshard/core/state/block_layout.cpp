@@ -23,7 +23,11 @@ std::string five_digits(std::int64_t number) {
 std::string sharding_info(const std::vector<TensorBlock>& blocks) {
   Json info = Json::object();
   for (const TensorBlock& block : blocks) {
-    info[block.name] = {{kSavedOffsets, block.box.offsets}, {kWholeShape, block.whole}};
+    Json& place = info[block.name];
+    place[kSavedOffsets] = block.box.offsets;
+    if (block.states_whole) {
+      place[kWholeShape] = block.whole;
+    }
   }
   // A name that is not UTF-8 is refused with the tensors, a line further on.
   return info.dump(-1, ' ', false, Json::error_handler_t::replace);

@@ -25,8 +25,9 @@ namespace tieshard {
 struct TensorBlock {
   std::string name;
   DType dtype = DType::kF32;
-  Shape whole; ///< of the whole tensor
-  Box box;     ///< a size may be 0: the rank has nothing of it, and says so
+  Shape whole;              ///< of the whole tensor
+  Box box;                  ///< a size may be 0: the rank has nothing of it, and says so
+  bool states_whole = true; ///< false: `whole` is the least that holds all blocks, which the file must not state
 };
 
 /// The block of `chunk` of dimension `dim`; -1: all of it.

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tieshard/core/base/file.h"
+#include "tieshard/core/base/staged_directory.h"
 #include "tieshard/core/checkpoint/companion_files.h"
 #include "tieshard/core/io/convert.h"
 #include "tieshard/core/state/checkpoint_source.h"
@@ -179,13 +180,10 @@ void require_readable(const fs::path& staging, const ExportPlan& plan, const std
   }
 }
 
-} // namespace
-
-ExportCheckpointReport export_checkpoint(const fs::path& in,
-                                         const fs::path& out,
-                                         const ExportCheckpointOptions& options) {
-  const auto start = std::chrono::steady_clock::now();
-  CheckpointSource source = find_source(in, options.verify);
+ExportCheckpointReport export_source(const CheckpointSource& source,
+                                     const fs::path& out,
+                                     const ExportCheckpointOptions& options) {
+  require_outside(source, out);
   const Manifest* const manifest = source.manifest ? &*source.manifest : nullptr;
   const ShardedFiles files = ShardedFiles::open(source.directory);
   if (manifest != nullptr) {
@@ -198,8 +196,7 @@ ExportCheckpointReport export_checkpoint(const fs::path& in,
   }
   ExportPlan plan = plan_export(files, manifest, config ? &*config : nullptr, options);
 
-  ExportCheckpointReport report{
-      .directory = out, .left_out = std::move(plan.left_out), .findings = std::move(source.findings)};
+  ExportCheckpointReport report{.directory = out, .left_out = std::move(plan.left_out), .findings = source.findings};
   report.findings.insert(report.findings.end(), files.findings().begin(), files.findings().end());
   report.findings.insert(report.findings.end(), plan.findings.begin(), plan.findings.end());
   for (const ExportedFile& file : plan.files) {
@@ -208,19 +205,34 @@ ExportCheckpointReport export_checkpoint(const fs::path& in,
     report.bytes += file.layout.file_bytes;
   }
   StagedOutput staged(out, report.bytes);
-  const std::vector<FileRecord> records = ExportWriter(plan, staged.path(), options).write(files);
-  if (plan.files.size() > 1) {
-    write_text_file(staged.path() / kWeightsIndex, index_of(plan.files));
-  }
-  if (config) {
+  if (config) { // first, while the source is there
     write_text_file(staged.path() / kConfig,
                     exported_config(*config_from, *config, manifest != nullptr, options.dtype));
     copy_companion_files(*config_from, staged.path());
   } else {
     report.findings.push_back(without_config(out));
+    if (const auto unstated = unstated_shapes(files)) {
+      report.findings.push_back(*unstated);
+    }
+  }
+  const std::vector<FileRecord> records = ExportWriter(plan, staged.path(), options).write(files);
+  if (plan.files.size() > 1) {
+    write_text_file(staged.path() / kWeightsIndex, index_of(plan.files));
   }
   require_readable(staged.path(), plan, records);
   staged.publish();
+  return report;
+}
+
+} // namespace
+
+ExportCheckpointReport export_checkpoint(const fs::path& in,
+                                         const fs::path& out,
+                                         const ExportCheckpointOptions& options) {
+  const auto start = std::chrono::steady_clock::now();
+  require_new_name(out);
+  ExportCheckpointReport report = use_source(
+      in, options.verify, [&](const CheckpointSource& source) { return export_source(source, out, options); });
   report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return report;
 }

@@ -46,7 +46,8 @@ struct ExportCheckpointReport {
 /// vocabulary trimmed (a finding says it), dtypes as config.json's dtype says (as stored where it says none); index
 /// from what was written; all of it reopened and compared before the rename. Names and shapes are held against the
 /// family's table where the architecture is known.
-/// @throws InputError output-exists, config-missing (with --config-from as the remedy), missing-parameter,
+/// @throws InputError output-exists, bad-flag (as reshard_checkpoint), config-missing (with --config-from as the
+/// remedy), missing-parameter,
 ///         shape-mismatch, and as find_checkpoint and ShardedFiles::open; PeerError disk-full, io-failed,
 ///         export-mismatch
 ExportCheckpointReport export_checkpoint(const std::filesystem::path& in,

@@ -141,7 +141,8 @@ FoundCheckpoint find_checkpoint(const fs::path& given, Verify verify) {
     FoundCheckpoint found;
     const std::vector<std::int64_t> steps = store.steps();
     const bool is_found = find_newest(store, steps, verify, found);
-    if (again < kMostTries && !found.findings.empty() && any_removed(steps, store)) {
+    const bool missed = steps.empty() && store.latest(); // the listing came between a new one and the one before
+    if (again < kMostTries && (missed || (!found.findings.empty() && any_removed(steps, store)))) {
       continue;
     }
     if (!is_found) {

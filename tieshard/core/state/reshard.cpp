@@ -74,7 +74,9 @@ class TargetFile {
     if (resharded.dim >= 0) {
       chunk = chunk_range(tensor.shape[static_cast<std::size_t>(resharded.dim)], ranks_, rank_);
     }
-    return block_of(tensor.name, tensor.dtype, tensor.shape, resharded.dim, chunk);
+    TensorBlock block = block_of(tensor.name, tensor.dtype, tensor.shape, resharded.dim, chunk);
+    block.states_whole = tensor.stated;
+    return block;
   }
 
   std::int64_t rank_;
@@ -217,12 +219,10 @@ std::vector<FileRecord> copy_others(const fs::path& from, const fs::path& to, co
   return records;
 }
 
-} // namespace
-
-ReshardReport reshard_checkpoint(const fs::path& in, const fs::path& out, const ReshardOptions& options) {
-  const auto start = std::chrono::steady_clock::now();
-  CheckpointSource source = find_source(in, options.verify);
-  Manifest* const manifest = source.manifest ? &*source.manifest : nullptr;
+ReshardReport reshard(const CheckpointSource& source, const fs::path& out, const ReshardOptions& options) {
+  require_outside(source, out);
+  std::optional<Manifest> recorded = source.manifest;
+  Manifest* const manifest = recorded ? &*recorded : nullptr;
   const ShardedFiles files = ShardedFiles::open(source.directory);
   if (manifest != nullptr) {
     require_as_recorded(files, *manifest);
@@ -230,15 +230,18 @@ ReshardReport reshard_checkpoint(const fs::path& in, const fs::path& out, const 
   const ParameterNames names(files, manifest);
   const Resharder resharder(files, plan_reshard(files, names, manifest, options), options);
   StagedOutput staged(out, resharder.bytes());
+  const std::vector<FileRecord> others = copy_others(source.directory, staged.path(), manifest); // while it is there
   std::vector<FileRecord> records = resharder.write(staged.path());
 
-  ReshardReport report{.directory = out, .ranks = options.ranks, .findings = std::move(source.findings)};
+  ReshardReport report{.directory = out, .ranks = options.ranks, .findings = source.findings};
   report.findings.insert(report.findings.end(), files.findings().begin(), files.findings().end());
+  if (const auto unstated = unstated_shapes(files); unstated && manifest == nullptr) {
+    report.findings.push_back(*unstated);
+  }
   report.tensors = static_cast<std::int64_t>(files.tensors().size());
   for (const FileRecord& record : records) {
     report.bytes += record.bytes;
   }
-  std::vector<FileRecord> others = copy_others(source.directory, staged.path(), manifest);
   if (manifest != nullptr) {
     records.insert(records.end(), others.begin(), others.end());
     std::ranges::sort(records, {}, &FileRecord::name);
@@ -247,6 +250,16 @@ ReshardReport reshard_checkpoint(const fs::path& in, const fs::path& out, const 
     write_text_file(staged.path() / Manifest::kFileName, to_json(*manifest));
   }
   staged.publish();
+  return report;
+}
+
+} // namespace
+
+ReshardReport reshard_checkpoint(const fs::path& in, const fs::path& out, const ReshardOptions& options) {
+  const auto start = std::chrono::steady_clock::now();
+  require_new_name(out);
+  ReshardReport report =
+      use_source(in, options.verify, [&](const CheckpointSource& source) { return reshard(source, out, options); });
   report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return report;
 }

@@ -39,8 +39,10 @@ struct ReshardReport {
 };
 
 /// Writes `out`, which must not be there: staged, synced, renamed. What is no tensor is copied; a directory without a
-/// manifest (DCP's, a plain Hugging Face one) becomes sharded files without one.
-/// @throws InputError output-exists, and as find_checkpoint and ShardedFiles::open; UsageError tied-weight-on-vocab,
+/// manifest (DCP's, a plain Hugging Face one) becomes sharded files without one, which state a tensor's whole shape
+/// only where the source does (a finding says so).
+/// @throws InputError output-exists, bad-flag (OUT has no name, or lies in IN's run), and as find_checkpoint and
+/// ShardedFiles::open; UsageError tied-weight-on-vocab,
 ///         unknown-parameter, bad-shard-dim, bad-rank-count; PeerError disk-full, io-failed
 ReshardReport reshard_checkpoint(const std::filesystem::path& in,
                                  const std::filesystem::path& out,

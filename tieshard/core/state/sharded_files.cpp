@@ -138,6 +138,21 @@ void ShardedFiles::take_plain(StoredWeights weights, std::vector<std::string> na
   }
 }
 
+std::optional<Diagnostic> unstated_shapes(const ShardedFiles& files) {
+  const auto count = std::ranges::count(files.tensors(), false, &ShardedTensor::stated);
+  if (count == 0) {
+    return std::nullopt;
+  }
+  return Diagnostic{
+      .level = Level::kWarning,
+      .code = Code::kBlockMissing,
+      .what = "nothing says how large tensors are, so a lost last file would not be seen",
+      .where = files.directory().string(),
+      .why = concat(
+          "expected the whole shape of each tensor, got blocks alone of ", count, " of ", files.tensors().size()),
+      .fix = "compare with the model: merge with --config-from DIR does"};
+}
+
 const ShardedTensor* ShardedFiles::find(std::string_view name) const {
   const auto name_of = [](const ShardedTensor& tensor) -> std::string_view { return tensor.name; };
   const auto found = std::ranges::lower_bound(tensors_, name, {}, name_of);

@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -33,6 +34,7 @@ struct ShardedTensor {
   Shape shape;
   int cut = -1; ///< the dimension that its blocks are cut on, empty ones among them; -1: none or several
   std::vector<StoredBlock> blocks; ///< non-empty ones; together all of it, disjoint
+  bool stated = true;              ///< whether a file says the shape; else it is the least that holds the blocks
 };
 
 class ShardedFiles {
@@ -82,5 +84,8 @@ class ShardedFiles {
   std::string id_;
   std::vector<Diagnostic> findings_;
 };
+
+/// A warning, where there are tensors of which nothing says how large they are.
+std::optional<Diagnostic> unstated_shapes(const ShardedFiles& files);
 
 } // namespace tieshard
