@@ -218,6 +218,12 @@ TEST_F(Merge, AnUntiedNameNeedsAStoredValue) {
   EXPECT_FALSE(std::filesystem::exists(out()));
 }
 
+TEST_F(Merge, NeedsANameForWhatItWrites) {
+  for (const char* name : {"", ".", ".."}) {
+    expect_refusal([&] { merge_adapter(base_.path(), adapter_.path(), name, {}); }, Code::kBadFlag, {"OUT"});
+  }
+}
+
 TEST_F(Merge, ATieThatTheCallerMadeIsSaidByTheConfiguration) {
   CheckpointFixture untied(testing::untied_config());
   untied.write(testing::tiny_llama_tensors());
