@@ -54,12 +54,13 @@ class Ours:
              "--param-dtype", "float32", *flags])
         return read_json(out / "summary.json")
 
-    def save(self, *flags):
+    def save(self, every, *flags):
         """What each save but the first took; the newest checkpoint is left at work/saved."""
-        saves = self.train(self.arguments.tries + 1, "--save-every", 1, "--keep", 0, "--no-export", *flags)["saves"]
+        steps = every * (self.arguments.tries + 1)
+        saves = self.train(steps, "--save-every", every, "--keep", 0, "--no-export", *flags)["saves"]
         saved = self.work / "saved"
         shutil.rmtree(saved, ignore_errors=True)
-        (self.work / "ours" / "checkpoints" / f"step-{self.arguments.tries + 1:09}").rename(saved)
+        (self.work / "ours" / "checkpoints" / f"step-{steps:09}").rename(saved)
         return saves[1:]
 
     def export(self):
@@ -136,7 +137,8 @@ def rows_of(times):
 
 def bench(arguments, model, work):
     ours = Ours(arguments, model, work)
-    in_turn, background, exports = ours.save(), ours.save("--async-save", "wait"), ours.export()
+    # In the background every third step: a save must not wait for the one before, as the peer's does not.
+    in_turn, background, exports = ours.save(1), ours.save(3, "--async-save", "wait"), ours.export()
     peer = run_peer(arguments, model, work)
     saved, three, two = work / "saved", work / "three", work / "two"
     up, copy_up, peak_up = reshard(arguments, saved, three, 3)
