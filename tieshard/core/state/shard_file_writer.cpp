@@ -3,6 +3,10 @@
 #include <map>
 #include <string_view>
 
+#include <fcntl.h>
+
+#include "tieshard/core/base/file.h"
+
 namespace tieshard {
 namespace {
 
@@ -13,6 +17,14 @@ SafetensorsLayout layout_of(const std::vector<BlockInMemory>& blocks, const std:
     layout.push_back(block.block);
   }
   return layout_shard_file(layout, id);
+}
+
+/// Gives the memory of a durable file's pages back. A run writes checkpoints and does not read them; once they had
+/// filled the memory, each further save waited for the kernel to find pages: four times as long as the first. A hint:
+/// it cannot fail.
+void leave_page_cache(const std::filesystem::path& path) {
+  const File file = File::open_for_reading(path);
+  ::posix_fadvise(file.descriptor(), 0, 0, POSIX_FADV_DONTNEED);
 }
 
 } // namespace
@@ -37,7 +49,9 @@ FileRecord write_shard_file(const std::filesystem::path& directory,
       file.append({data.at(entry.name), static_cast<std::size_t>(entry.end - entry.begin)});
     }
   }
-  return file.finish();
+  FileRecord record = file.finish();
+  leave_page_cache(directory / name);
+  return record;
 }
 
 } // namespace tieshard
