@@ -20,8 +20,7 @@ SafetensorsLayout layout_of(const std::vector<BlockInMemory>& blocks, const std:
 }
 
 /// Gives the memory of a durable file's pages back. A run writes checkpoints and does not read them; once they had
-/// filled the memory, each further save waited for the kernel to find pages: four times as long as the first. A hint:
-/// it cannot fail.
+/// filled the memory, each further save waited for the kernel to find pages: four times as long as the first.
 void leave_page_cache(const std::filesystem::path& path) {
   const File file = File::open_for_reading(path);
   ::posix_fadvise(file.descriptor(), 0, 0, POSIX_FADV_DONTNEED);
