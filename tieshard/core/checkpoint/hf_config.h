@@ -27,6 +27,13 @@ struct RopeConfig {
   double low_freq_factor = 1.0;
   double high_freq_factor = 4.0;
   std::int64_t original_max_position_embeddings = 0; ///< 0 when absent
+  double partial_rotary_factor = 1.0; ///< the part of a head that turns, from its first element on
+  double beta_fast = 32.0;            ///< of yarn, and the following
+  double beta_slow = 1.0;
+  bool truncate = true;                     ///< the bounds of the blend become whole dimensions
+  std::optional<double> attention_factor{}; ///< of cos and sin; absent: 0.1 ln(factor) + 1, or by the two mscales
+  std::optional<double> mscale{};
+  std::optional<double> mscale_all_dim{};
 };
 
 /// A tie flag and where in config.json it stands.
@@ -60,7 +67,9 @@ class HfConfig {
   const std::optional<TieFlag>& tie_word_embeddings() const noexcept {
     return tie_flag_;
   }
-  RopeConfig rope() const;
+  /// @param layer_type  a key of `rope_parameters`, where it holds one set for each kind of layer (Gemma 3)
+  /// @throws InputError config-value
+  RopeConfig rope(std::string_view layer_type = {}) const;
 
   /// Required and optional fields. A null counts as absent. @throws InputError config-missing-key, config-value
   /// (wrong type, or an integer that is negative or above 2^40)
