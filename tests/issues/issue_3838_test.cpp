@@ -23,7 +23,7 @@ constexpr const char* kHead = "lm_head.weight";
 struct Planned {
   Checkpoint checkpoint;
   TieRegistry ties;
-  std::shared_ptr<CausalLm> model;
+  std::shared_ptr<LanguageModel> model;
   ShardPlan plan;
 };
 

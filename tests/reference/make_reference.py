@@ -2,18 +2,21 @@
 
     python tests/reference/make_reference.py OUT [--only NAME...]
 
-The numeric tests compare tieshard with these files. A second run finds the stamp OUT/.stamp (a hash of this script and
-of the versions of the packages it uses) and returns at once; several runs at a time wait for each other. CASES lists
-the names. OUT/NAME/ holds
+The numeric tests compare tieshard with these files. A second run finds the stamp OUT/.stamp (a hash of these scripts
+and of the versions of the packages they use) and returns at once; several runs at a time wait for each other. CASES of
+families.py lists the names. OUT/NAME/ holds
 
   config.json, model.safetensors (or shards and model.safetensors.index.json)
-      the checkpoint, as save_pretrained writes it; the v4 case has a config.json in the style of transformers 4
+      the checkpoint, as save_pretrained writes it; the v4 cases have a config.json in the style of transformers 4
   reference.safetensors, float32 or int64
       input_ids    [B, T]      two sequences; the pad id, where there is one, stands among the tokens
+      decoder_input_ids [B, T] of an encoder-decoder, whose input_ids are [B, S]: the labels, shifted right
       labels       [B, T]      -100 where there is no target; the two rows have different numbers of targets
       logits       [B, T, V]   before the first step
+      logits_bf16, logits_f16  the same in float32, of the model computed in these dtypes
       loss         []          nats per target, one mean over all targets of the batch; position t predicts label t + 1
-      grad.FQN     as FQN      d loss / d parameter; a tied weight once, under its canonical name
+      grad.FQN     as FQN      d loss / d parameter; a tied weight once, under its canonical name. Experts that
+                               transformers keeps in one parameter and files in many have the files' names and shapes
       step3.FQN    as FQN      the parameter after three AdamW steps on this batch
       losses       [3]         the loss before each of these steps
   reference.json
@@ -31,77 +34,75 @@ import hashlib
 import json
 import os
 import pathlib
+import re
 import shutil
 import sys
 import zlib
 from importlib.metadata import version
 
+import mxfp4
+from families import CASES, EMBEDDING_SCALES, EMBEDDINGS, GAINS
+
 PACKAGES = ("torch", "transformers", "safetensors", "numpy")
 IGNORED = -100  # a label without a target
 TOKENS = 21  # length of a sequence: odd, so that no number of ranks divides it
+SOURCE_TOKENS = 26  # of what an encoder is given
 ADAMW = {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.01}
 STEPS = 3
 GRADIENT_FLOOR = 1e-5  # AdamW divides a gradient by its own size: below this, a step is made of rounding
 ROUNDING = {"logits": 1.4e-5, "loss": 1e-6, "grad": 6e-6, "step3": 1.6e-6}  # float32 against float64, absolute
 
-BASE = {
-    "vocab_size": 101, "hidden_size": 48, "intermediate_size": 77, "num_hidden_layers": 3, "num_attention_heads": 6,
-    "num_key_value_heads": 2, "max_position_embeddings": 64, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
-    "tie_word_embeddings": True}
-LLAMA3_ROPE = {
-    "rope_type": "llama3", "rope_theta": 10000.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
-    "original_max_position_embeddings": 64}
-
-# config: changes to BASE; weights: the case whose random weights and batch are taken; shard: max_shard_size
-CASES = {
-    "llama_tied": {},
-    "llama_tied_bf16": {"weights": "llama_tied", "dtype": "bfloat16"},
-    "llama_tied_v4config": {"weights": "llama_tied", "v4_config": True},
-    "llama_untied": {
-        "config": {"tie_word_embeddings": False, "vocab_size": 103, "num_hidden_layers": 2, "num_attention_heads": 4,
-                   "head_dim": 14, "pad_token_id": 3},
-        "shard": "60KB"},
-    "llama3_rope": {
-        "config": {"hidden_size": 56, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 1,
-                   "head_dim": 16, "max_position_embeddings": 512, "rope_parameters": LLAMA3_ROPE}},
-}
-
-
 def stamp():
-    """Changes whenever the files could: a hash of this script and of the packages that compute the numbers."""
-    script = hashlib.sha256(pathlib.Path(__file__).read_bytes()).hexdigest()
+    """Changes whenever the files could: a hash of the scripts and of the packages that compute the numbers."""
+    scripts = b"".join(file.read_bytes() for file in sorted(pathlib.Path(__file__).parent.glob("*.py")))
+    script = hashlib.sha256(scripts).hexdigest()
     packages = {package: version(package) for package in PACKAGES}
     return json.dumps({"script": script, "python": sys.version.split()[0], **packages}, indent=2) + "\n"
 
 
 def seed_of(name):
-    return zlib.crc32(CASES[name].get("weights", name).encode())
+    source = CASES[name].get("like", name)
+    return zlib.crc32(source.encode()) + CASES[source].get("salt", 0)
 
 
 def make_config(name):
-    from transformers import LlamaConfig
+    import transformers
 
-    changes = dict(CASES[name].get("config", {}))
-    base = {key: value for key, value in BASE.items() if key != "rope_theta" or "rope_parameters" not in changes}
-    return LlamaConfig(**{**base, **changes})
+    return getattr(transformers, CASES[name]["class"])(**CASES[name]["config"])
+
+
+def auto_class(config):
+    from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
+
+    return AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
+
+
+def random_values(fqn, shape, family, generator):
+    """Norms vary around 1 (Gemma's around 0, which it adds 1 to), biases around 0; matrices keep activations near 1."""
+    import torch
+
+    noise = torch.randn(shape, generator=generator)
+    if fqn.endswith("sinks"):
+        return noise
+    if len(shape) == 1 or fqn.endswith("_bias"):
+        is_norm = re.search(r"(norm|ln_\w+)\.weight$", fqn) and not family.startswith("gemma")
+        return float(bool(is_norm)) + 0.3 * noise
+    if fqn.endswith(EMBEDDINGS):
+        return EMBEDDING_SCALES.get(family, 0.3) * noise
+    stacked = family == "gpt_oss" and ".experts." in fqn
+    inputs = shape[-2] if stacked or re.search(r"\.c_(attn|proj|fc)\.", fqn) else shape[-1]
+    return next(gain for pattern, gain in GAINS if re.search(pattern, fqn)) * inputs ** -0.5 * noise
 
 
 def make_model(name):
-    """A float32 model with random weights: norms around 1, matrices that keep activations near 1."""
+    """A float32 model with random weights."""
     import torch
-    from transformers import AutoModelForCausalLM
 
-    model = AutoModelForCausalLM.from_config(make_config(name), dtype=torch.float32, attn_implementation="eager")
+    config = make_config(name)
+    model = auto_class(config).from_config(config, dtype=torch.float32, attn_implementation="eager")
     generator = torch.Generator().manual_seed(seed_of(name))
     for fqn, parameter in model.named_parameters():
-        noise = torch.randn(parameter.shape, generator=generator)
-        if parameter.dim() == 1:
-            noise = 1 + 0.3 * noise
-        elif "embed_tokens" in fqn:
-            noise = 0.3 * noise
-        else:
-            noise = noise * parameter.shape[1] ** -0.5
-        parameter.data.copy_(noise)
+        parameter.data.copy_(random_values(fqn, parameter.shape, config.model_type, generator))
     return model
 
 
@@ -116,7 +117,13 @@ def make_batch(name, config):
     labels[0, :7] = IGNORED
     labels[1, 12] = IGNORED
     labels[1, -1] = IGNORED
-    return {"input_ids": input_ids, "labels": labels}
+    if not config.is_encoder_decoder:
+        return {"input_ids": input_ids, "labels": labels}
+    start = torch.full((2, 1), config.decoder_start_token_id)
+    shifted = torch.cat([start, labels[:, :-1]], dim=1)
+    source = torch.randint(0, config.vocab_size, (2, SOURCE_TOKENS), generator=generator)
+    return {"input_ids": source, "labels": labels,
+            "decoder_input_ids": shifted.masked_fill(shifted == IGNORED, config.pad_token_id)}
 
 
 def in_v4_style(config, dtype):
@@ -128,7 +135,7 @@ def in_v4_style(config, dtype):
     config["torch_dtype"] = dtype
     config["transformers_version"] = "4.46.3"
     config.pop("dtype", None)
-    if config.get("head_dim") == config["hidden_size"] // config["num_attention_heads"]:
+    if "head_dim" in config and config["head_dim"] == config["hidden_size"] // config["num_attention_heads"]:
         del config["head_dim"]
     return config
 
@@ -138,24 +145,82 @@ def save_checkpoint(name, folder):
 
     case = CASES[name]
     dtype = case.get("dtype", "float32")
-    model = make_model(name).to(getattr(torch, dtype))
-    model.save_pretrained(folder, max_shard_size=case.get("shard", "1GB"))
+    model = make_model(name)
+    stored = copy.deepcopy(model).to(getattr(torch, dtype))
+    stored.save_pretrained(folder, max_shard_size=case.get("shard", "1GB"))
     (folder / "generation_config.json").unlink(missing_ok=True)
+    path = folder / "config.json"
+    config = json.loads(path.read_text())
     if case.get("v4_config"):
-        path = folder / "config.json"
-        path.write_text(json.dumps(in_v4_style(json.loads(path.read_text()), dtype), indent=2, sort_keys=True) + "\n")
+        config = in_v4_style(config, dtype)
+    if case.get("mxfp4"):
+        save_mxfp4(model, folder)
+        config["quantization_config"] = mxfp4.QUANTIZATION
+        del config["torch_dtype"]
+    path.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
 
 
-def load_checkpoint(folder):
-    """The checkpoint as transformers loads it, widened to float32; every weight has to come from a file."""
+def save_mxfp4(model, folder, files=3):
+    """In shards that are numbered from 0, as those of openai/gpt-oss-20b."""
+    from safetensors.torch import save_file
+
+    (folder / "model.safetensors").unlink()
+    state = mxfp4.encoded_state(model)
+    names, weight_map = sorted(state), {}
+    count = -(-len(names) // files)
+    for index in range(files):
+        file = f"model-{index:05}-of-{files - 1:05}.safetensors"
+        part = {fqn: state[fqn] for fqn in names[index * count:(index + 1) * count]}
+        save_file(part, folder / file, metadata={"format": "pt"})
+        weight_map |= dict.fromkeys(part, file)
+    index = {"metadata": {"total_size": sum(tensor.nbytes for tensor in state.values())}, "weight_map": weight_map}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=2, sort_keys=True) + "\n")
+
+
+def load_checkpoint(name, folder, dtype="float32"):
+    """The checkpoint as transformers loads it, in `dtype`; every weight has to come from a file."""
     import torch
-    from transformers import AutoModelForCausalLM
+    from transformers import Mxfp4Config
 
-    model, info = AutoModelForCausalLM.from_pretrained(
-        folder, dtype=torch.float32, attn_implementation="eager", output_loading_info=True)
+    extra = {"quantization_config": Mxfp4Config(dequantize=True)} if CASES[name].get("mxfp4") else {}
+    model, info = auto_class(make_config(name)).from_pretrained(
+        folder, dtype=getattr(torch, dtype), attn_implementation="eager", output_loading_info=True, **extra)
     for problem in ("missing_keys", "unexpected_keys", "mismatched_keys"):
         assert not info[problem], (folder, problem, info[problem])
-    return model.eval()
+    if hasattr(model, "set_experts_implementation"):
+        model.set_experts_implementation("eager")
+    return model.eval().requires_grad_(True)
+
+
+def narrow_logits(name, folder, batch):
+    """Logits of the model computed in bfloat16 and float16, from the same weights."""
+    import torch
+
+    logits = {}
+    for short, dtype in (("bf16", "bfloat16"), ("f16", "float16")):
+        with torch.no_grad():
+            logits[f"logits_{short}"] = load_checkpoint(name, folder, dtype)(**batch, use_cache=False).logits.float()
+    return logits
+
+
+def as_stored(results, family):
+    """Experts that files hold one by one and transformers in one parameter, under the names and shapes of the files."""
+    if family not in ("qwen3_moe", "mixtral"):
+        return results
+    moe, gate, up, down = ("mlp", "gate_proj", "up_proj", "down_proj") if family == "qwen3_moe" else (
+        "block_sparse_moe", "w1", "w3", "w2")
+    stored = {}
+    for key, value in results.items():
+        match = re.fullmatch(r"(.*)\.mlp\.experts\.(gate_up_proj|down_proj)", key)
+        if not match:
+            stored[key.replace(".mlp.gate.weight", f".{moe}.gate.weight")] = value
+            continue
+        for expert, part in enumerate(value):
+            prefix = f"{match[1]}.{moe}.experts.{expert}"
+            halves = part.chunk(2) if match[2] == "gate_up_proj" else [part]
+            names = (gate, up) if match[2] == "gate_up_proj" else (down,)
+            stored |= {f"{prefix}.{each}.weight": half.clone() for each, half in zip(names, halves)}
+    return stored
 
 
 def train(model, batch):
@@ -202,7 +267,7 @@ def check_case(name, model, results, floor):
     """The case tests what it is for: finite numbers, gradients everywhere, a falling loss, room below tolerances."""
     for key, value in results.items():
         assert value.isfinite().all(), (name, key)
-        assert not key.startswith("grad.") or value.abs().max() > 1e-4, (name, key, "gradient is almost zero")
+        assert not key.startswith("grad.") or value.abs().max() > 1e-5, (name, key, "gradient is almost zero")
     assert results["losses"][-1] < results["losses"][0], name
     assert bool(tie_groups(model)) == model.config.tie_word_embeddings, name
     for kind, bound in ROUNDING.items():
@@ -214,13 +279,15 @@ def make_case(name, folder):
     from safetensors.torch import save_file
 
     save_checkpoint(name, folder)
-    model = load_checkpoint(folder)
+    model = load_checkpoint(name, folder)
     batch = make_batch(name, model.config)
     results = train(copy.deepcopy(model), batch)
     floor = rounding(results, train(copy.deepcopy(model).double(), batch))
     check_case(name, model, results, floor)
+    results = as_stored(results, model.config.model_type) | narrow_logits(name, folder, batch)
     save_file({key: value.contiguous() for key, value in (batch | results).items()}, folder / "reference.safetensors")
-    targets = (batch["labels"][:, 1:] != IGNORED).sum(dim=1).tolist()
+    shift = 0 if model.config.is_encoder_decoder else 1
+    targets = (batch["labels"][:, shift:] != IGNORED).sum(dim=1).tolist()
     facts = {
         "name": name, **{package: version(package) for package in PACKAGES},
         "stored_dtype": CASES[name].get("dtype", "float32"),

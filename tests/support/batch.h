@@ -7,7 +7,7 @@
 #include <ATen/ATen.h>
 
 #include "tieshard/runtime/mesh/device_mesh.h"
-#include "tieshard/runtime/models/causal_lm.h"
+#include "tieshard/runtime/models/language_model.h"
 
 namespace tieshard::testing {
 

@@ -19,7 +19,7 @@ namespace tieshard::testing {
 struct PlannedLlama {
   Checkpoint checkpoint;
   TieRegistry ties;
-  std::shared_ptr<CausalLm> model;
+  std::shared_ptr<LanguageModel> model;
   ShardPlan plan;
 };
 
@@ -50,7 +50,7 @@ inline PlannedLlama load_llama(const std::filesystem::path& directory,
 }
 
 /// The whole model on this rank alone, without fully_shard: the reference that sharded ones are compared with.
-inline std::shared_ptr<CausalLm> load_whole(const std::filesystem::path& directory,
+inline std::shared_ptr<LanguageModel> load_whole(const std::filesystem::path& directory,
                                             at::ScalarType dtype = at::ScalarType::Float) {
   return load_llama(directory, DeviceMesh(), ShardDimPolicy::kLast, dtype).model;
 }

@@ -36,7 +36,7 @@ TEST_P(MixedPrecision, GivesGradientsOfTheBfloat16ModelInFloat32Shards) {
   const auto directory = write_tiny_llama("model", {});
   on_ranks(GetParam(), [&](const DeviceMesh& mesh) {
     const Batch batch = make_batch(2, 7, 37); // the same on every rank: their mean is each one's
-    const auto gradient_of = [&](CausalLm& model) {
+    const auto gradient_of = [&](LanguageModel& model) {
       const at::Tensor logits = model.forward(batch.ids);
       (causal_lm_loss_sum(logits, batch.labels) / static_cast<double>(count_targets(batch.labels))).backward();
     };

@@ -46,11 +46,11 @@ torch::optim::SGD make_optimizer(const torch::nn::Module& module) {
 }
 
 /// Mean loss over the targets of the global batch, as far as it comes from `part`.
-at::Tensor loss_of(CausalLm& model, const Batch& part, const Batch& global) {
+at::Tensor loss_of(LanguageModel& model, const Batch& part, const Batch& global) {
   return causal_lm_loss_sum(model.forward(part.ids), part.labels) / static_cast<double>(count_targets(global.labels));
 }
 
-Trained train_unsharded(CausalLm& model, const Batch& batch) {
+Trained train_unsharded(LanguageModel& model, const Batch& batch) {
   Trained result;
   torch::optim::SGD optimizer = make_optimizer(model);
   for (int step = 0; step < kSteps; ++step) {
@@ -65,7 +65,7 @@ Trained train_unsharded(CausalLm& model, const Batch& batch) {
   return result;
 }
 
-void expect_trained_as(const Trained& expected, CausalLm& model, const FsdpState& state, const Batch& batch) {
+void expect_trained_as(const Trained& expected, LanguageModel& model, const FsdpState& state, const Batch& batch) {
   torch::optim::SGD optimizer = make_optimizer(model);
   const Batch mine = part_of(batch, state.mesh());
   for (std::size_t step = 0; step < kSteps; ++step) {

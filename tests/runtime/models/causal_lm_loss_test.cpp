@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-#include "tieshard/runtime/models/causal_lm.h"
+#include "tieshard/runtime/models/language_model.h"
 
 namespace tieshard::testing {
 namespace {

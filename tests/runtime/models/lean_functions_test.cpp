@@ -60,7 +60,7 @@ TEST(RmsNormFunction, HasTheValuesAndGradientsOfSingleOperations) {
 }
 
 TEST(SiluTimesFunction, HasTheValuesAndGradientsOfSingleOperations) {
-  compare([](const Leaves& leaf) { return silu_times(leaf[0], leaf[1]); },
+  compare([](const Leaves& leaf) { return activated_times(leaf[0], leaf[1], GateActivation::kSilu); },
           [](const Leaves& leaf) { return at::silu(leaf[0]) * leaf[1]; },
           {wave({2, 3, 17}, 0.7) * 4, wave({2, 3, 17}, 1.3)});
 }

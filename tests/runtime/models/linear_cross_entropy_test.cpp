@@ -6,7 +6,7 @@
 
 #include <gtest/gtest.h>
 
-#include "tieshard/runtime/models/causal_lm.h"
+#include "tieshard/runtime/models/language_model.h"
 
 #include "tests/support/raised.h"
 
@@ -45,7 +45,7 @@ void compare(Inputs in, double relative) {
   (expected * 3).backward();
   const at::Tensor x_gradient = std::exchange(in.x.mutable_grad(), {});
   const at::Tensor weight_gradient = std::exchange(in.weight.mutable_grad(), {});
-  const at::Tensor loss = linear_cross_entropy_sum(in.x, in.weight, in.targets, kIgnoredLabel, kScale);
+  const at::Tensor loss = linear_cross_entropy_sum(in.x, in.weight, in.targets, {.ignored = kIgnoredLabel, .scale = kScale});
   EXPECT_EQ(loss.scalar_type(), at::kFloat);
   EXPECT_NEAR(loss.item<double>(), expected.item<double>(), 1e-5 * expected.item<double>());
   (loss * 3).backward();
@@ -80,7 +80,7 @@ TEST(LinearCrossEntropy, WithoutAnyTargetIsZeroWithZeroGradients) {
   for (const std::int64_t rows : {0, 3}) {
     Inputs in = inputs(rows, 8, 11);
     in.targets.fill_(kIgnoredLabel);
-    const at::Tensor loss = linear_cross_entropy_sum(in.x, in.weight, in.targets, kIgnoredLabel);
+    const at::Tensor loss = linear_cross_entropy_sum(in.x, in.weight, in.targets, {.ignored = kIgnoredLabel});
     EXPECT_EQ(loss.item<double>(), 0.0);
     loss.backward();
     EXPECT_TRUE(at::equal(in.x.grad(), at::zeros({rows, 8})));
@@ -90,7 +90,7 @@ TEST(LinearCrossEntropy, WithoutAnyTargetIsZeroWithZeroGradients) {
 
 TEST(LinearCrossEntropy, GivesTheSameGradientsAgainWhereTheGraphIsKept) {
   Inputs in = inputs(5, 8, 11);
-  const at::Tensor loss = linear_cross_entropy_sum(in.x, in.weight, in.targets, kIgnoredLabel);
+  const at::Tensor loss = linear_cross_entropy_sum(in.x, in.weight, in.targets, {.ignored = kIgnoredLabel});
   loss.backward({}, /*retain_graph=*/true);
   const at::Tensor once = in.weight.grad().clone();
   loss.backward();
@@ -100,11 +100,11 @@ TEST(LinearCrossEntropy, GivesTheSameGradientsAgainWhereTheGraphIsKept) {
 TEST(LinearCrossEntropy, OfAFrozenHeadReachesTheHiddenStatesOnly) {
   Inputs in = inputs(5, 8, 11);
   in.weight.requires_grad_(false);
-  linear_cross_entropy_sum(in.x, in.weight, in.targets, kIgnoredLabel).backward();
+  linear_cross_entropy_sum(in.x, in.weight, in.targets, {.ignored = kIgnoredLabel}).backward();
   EXPECT_TRUE(in.x.grad().defined());
   EXPECT_FALSE(in.weight.grad().defined());
   const at::NoGradGuard no_grad;
-  EXPECT_FALSE(linear_cross_entropy_sum(in.x, in.weight, in.targets, kIgnoredLabel).requires_grad());
+  EXPECT_FALSE(linear_cross_entropy_sum(in.x, in.weight, in.targets, {.ignored = kIgnoredLabel}).requires_grad());
 }
 
 } // namespace

@@ -5,7 +5,7 @@
 
 #include <gtest/gtest.h>
 
-#include "tieshard/runtime/models/layers.h"
+#include "tieshard/runtime/models/rotary_embedding.h"
 
 namespace tieshard::testing {
 namespace {
@@ -71,10 +71,10 @@ TEST(RotaryFrequencies, OfLlama3KeepShortDivideLongAndBlendMiddleWavelengths) {
 TEST(RotaryEmbedding, TurnsEachPairByPositionTimesFrequency) {
   const RotaryEmbedding rotary(kHeadDim, RopeConfig{});
   constexpr std::int64_t kLength = 7;
-  const auto [cos, sin] = rotary->forward(kLength, at::kFloat);
-  ASSERT_EQ(cos.sizes().vec(), (std::vector<std::int64_t>{kLength, kHeadDim}));
+  const RotaryAngles angles = rotary->forward(at::arange(kLength), at::kFloat);
+  ASSERT_EQ(angles.cos.sizes().vec(), (std::vector<std::int64_t>{kLength, kHeadDim}));
   const at::Tensor x = at::arange(kLength * kHeadDim, at::kFloat).view({1, 1, kLength, kHeadDim}) * 0.01 - 0.3;
-  const at::Tensor y = apply_rotary(x, cos, sin);
+  const at::Tensor y = apply_rotary(x, angles);
   for (std::int64_t position = 0; position < kLength; ++position) {
     for (std::int64_t index = 0; index < kHeadDim / 2; ++index) {
       const double angle = static_cast<double>(position) * plain_frequency(10000.0, index);
@@ -91,8 +91,8 @@ TEST(RotaryEmbedding, TurnsEachPairByPositionTimesFrequency) {
 
 TEST(RotaryEmbedding, ComputesAnglesInFloat32AlsoForABfloat16Model) {
   const RotaryEmbedding rotary(kHeadDim, RopeConfig{});
-  const auto [cos, sin] = rotary->forward(1000, at::kFloat);
-  const auto [half_cos, half_sin] = rotary->forward(1000, at::kBFloat16);
+  const auto [cos, sin] = rotary->forward(at::arange(1000), at::kFloat);
+  const auto [half_cos, half_sin] = rotary->forward(at::arange(1000), at::kBFloat16);
   EXPECT_EQ(half_cos.scalar_type(), at::kBFloat16);
   EXPECT_TRUE(at::equal(half_cos, cos.to(at::kBFloat16))); // rounded once, at the end
   EXPECT_TRUE(at::equal(half_sin, sin.to(at::kBFloat16)));

@@ -12,7 +12,7 @@
 #include <gtest/gtest.h>
 
 #include "tieshard/core/base/error.h"
-#include "tieshard/runtime/models/causal_lm.h"
+#include "tieshard/runtime/models/language_model.h"
 #include "tieshard/runtime/models/lean_functions.h"
 #include "tieshard/runtime/models/linear_cross_entropy.h"
 #include "tieshard/runtime/models/linear_kernel.h"
@@ -56,7 +56,7 @@ TEST(SecondDerivative, OfRmsNorm) {
 }
 
 TEST(SecondDerivative, OfSiluTimes) {
-  expect_refused_or_right([](const Leaves& leaf) { return silu_times(leaf[0], leaf[1]); },
+  expect_refused_or_right([](const Leaves& leaf) { return activated_times(leaf[0], leaf[1], GateActivation::kSilu); },
                           [](const Leaves& leaf) { return at::sigmoid(leaf[0]) * leaf[0] * leaf[1]; },
                           {wave({3, 8}, 0.7), wave({3, 8}, 1.3)});
 }
@@ -70,7 +70,7 @@ TEST(SecondDerivative, OfALinearLayer) {
 TEST(SecondDerivative, OfTheLoss) {
   const at::Tensor targets = at::arange(3, at::kLong);
   expect_refused_or_right(
-      [&](const Leaves& leaf) { return linear_cross_entropy_sum(leaf[0], leaf[1], targets, kIgnoredLabel); },
+      [&](const Leaves& leaf) { return linear_cross_entropy_sum(leaf[0], leaf[1], targets, {.ignored = kIgnoredLabel}); },
       [&](const Leaves& leaf) {
         return at::cross_entropy_loss(at::matmul(leaf[0], leaf[1].t()), targets, {}, at::Reduction::Sum);
       },

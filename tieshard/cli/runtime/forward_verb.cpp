@@ -50,6 +50,7 @@ struct ForwardFlags {
 struct Inputs {
   at::Tensor ids;    ///< int64 [B, T]
   at::Tensor labels; ///< undefined, or int64 [B, T]
+  at::Tensor decoder_ids{}; ///< of an encoder-decoder, int64 [B, T]
 };
 
 at::Tensor read_integers(const SafetensorsFile& file, const std::string& name) {
@@ -90,13 +91,14 @@ void require_labels(const Inputs& inputs, std::int64_t vocab, const std::string&
   if (targets.numel() > 0) {
     require_in_vocab(targets, vocab, where + ", labels");
   }
-  if (inputs.labels.sizes() != inputs.ids.sizes()) {
+  const at::Tensor& predicting = inputs.decoder_ids.defined() ? inputs.decoder_ids : inputs.ids;
+  if (inputs.labels.sizes() != predicting.sizes()) {
     throw InputError(
         {.code = Code::kDataMalformed,
-         .what = "labels and input_ids have different shapes",
+         .what = "labels and the tokens that predict them have different shapes",
          .where = where,
          .why =
-             concat("expected ", to_string(inputs.ids.sizes().vec()), ", got ", to_string(inputs.labels.sizes().vec())),
+             concat("expected ", to_string(predicting.sizes().vec()), ", got ", to_string(inputs.labels.sizes().vec())),
          .fix = "give one label for each token, -100 where there is no target"});
   }
 }
@@ -107,7 +109,7 @@ Inputs read_inputs(const ForwardFlags& flags, std::int64_t vocab) {
     return {TokenData::open(flags.tokens, {.dtype = dtype, .sequence = 1, .vocab_size = vocab}).head(flags.count), {}};
   }
   const SafetensorsFile file = SafetensorsFile::open(flags.tokens);
-  Inputs inputs{read_integers(file, "input_ids"), read_integers(file, "labels")};
+  Inputs inputs{read_integers(file, "input_ids"), read_integers(file, "labels"), read_integers(file, "decoder_input_ids")};
   if (!inputs.ids.defined()) {
     throw InputError({.code = Code::kDataMalformed,
                       .what = "the token file has no input_ids",
@@ -115,6 +117,9 @@ Inputs read_inputs(const ForwardFlags& flags, std::int64_t vocab) {
                       .fix = "store the tokens as input_ids, I64 [batch, sequence]"});
   }
   require_in_vocab(inputs.ids, vocab, flags.tokens.string() + ", input_ids");
+  if (inputs.decoder_ids.defined()) {
+    require_in_vocab(inputs.decoder_ids, vocab, flags.tokens.string() + ", decoder_input_ids");
+  }
   if (inputs.labels.defined()) {
     require_labels(inputs, vocab, flags.tokens.string());
   }
@@ -165,11 +170,14 @@ void forward_on(const ForwardFlags& flags, at::ScalarType dtype, const DeviceMes
   agree(mesh, "tokens", [&] { inputs = read_inputs(flags, parallel.checkpoint.config().integer("vocab_size")); });
   const at::NoGradGuard no_grad;
   parallel.model->eval();
-  const at::Tensor logits = parallel.model->forward(inputs.ids.to(mesh.device())).to(at::kCPU, at::kFloat).contiguous();
+  const SequenceInfo info{.decoder_ids_BT = inputs.decoder_ids.defined() ? inputs.decoder_ids.to(mesh.device())
+                                                                          : inputs.decoder_ids};
+  const at::Tensor logits =
+      parallel.model->forward(inputs.ids.to(mesh.device()), info).to(at::kCPU, at::kFloat).contiguous();
   at::Tensor loss;
   if (inputs.labels.defined()) {
-    const std::int64_t targets = std::max<std::int64_t>(1, count_targets(inputs.labels));
-    loss = causal_lm_loss_sum(logits, inputs.labels) / static_cast<double>(targets);
+    const std::int64_t targets = std::max<std::int64_t>(1, parallel.model->count_targets(inputs.labels));
+    loss = parallel.model->loss_sum(logits, inputs.labels) / static_cast<double>(targets);
   }
   agree(mesh, "weights", require_mappings_intact); // else the logits of a cut file would be written
   agree(mesh, "write", [&] {

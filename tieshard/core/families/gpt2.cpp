@@ -8,35 +8,26 @@ namespace {
 
 constexpr std::string_view kStack = "transformer.h";
 
-struct Gpt2Sizes {
-  std::int64_t vocab = 0;
-  std::int64_t positions = 0;
-  std::int64_t embed = 0;
-  std::int64_t layers = 0;
-  std::int64_t inner = 0; ///< width of the MLP
-  bool cross_attention = false;
-};
-
 /// The size `key`, or the name that other families have for it, which transformers takes as well.
 std::int64_t size_of(const HfConfig& config, std::string_view key, std::string_view other_name) {
   return positive(config, !config.has(key) && config.has(other_name) ? other_name : key);
 }
 
-Gpt2Sizes sizes_of(const HfConfig& config) {
-  Gpt2Sizes sizes;
-  sizes.vocab = positive(config, "vocab_size");
-  sizes.positions = size_of(config, "n_positions", "max_position_embeddings");
-  sizes.embed = size_of(config, "n_embd", "hidden_size");
-  sizes.layers = size_of(config, "n_layer", "num_hidden_layers");
-  require_layer_count(config, "n_layer", sizes.layers);
-  require_multiple(config, "n_embd", sizes.embed, "n_head", size_of(config, "n_head", "num_attention_heads"));
-  sizes.inner = positive_or(config, "n_inner", product(config, "n_embd", 4, sizes.embed));
-  sizes.cross_attention = config.boolean_or("add_cross_attention", false);
-  return sizes;
+/// transformers has three names for the tanh approximation.
+bool is_tanh_gelu(const HfConfig& config) {
+  const std::string activation = config.string_or("activation_function", "gelu_new");
+  const bool tanh = activation == "gelu_new" || activation == "gelu_pytorch_tanh" || activation == "gelu_fast";
+  if (!tanh && activation != "gelu") {
+    refuse_config(config,
+                  "activation_function",
+                  concat("supported: gelu_new, gelu; got \"", activation, "\""),
+                  "use a checkpoint of this family that was trained with a GELU");
+  }
+  return tanh;
 }
 
-void add_block(TableBuilder& builder, const std::string& block, const Gpt2Sizes& sizes) {
-  const std::int64_t embed = sizes.embed;
+void add_block(TableBuilder& builder, const std::string& block, const Gpt2Config& sizes) {
+  const std::int64_t embed = sizes.hidden_size;
   builder.layer_norm(block + ".ln_1", embed);
   builder.conv1d(block + ".attn.c_attn", embed, 3 * embed);
   builder.conv1d(block + ".attn.c_proj", embed, embed);
@@ -47,8 +38,8 @@ void add_block(TableBuilder& builder, const std::string& block, const Gpt2Sizes&
     builder.conv1d(block + ".crossattention.c_proj", embed, embed);
     builder.layer_norm(block + ".ln_cross_attn", embed);
   }
-  builder.conv1d(block + ".mlp.c_fc", embed, sizes.inner);
-  builder.conv1d(block + ".mlp.c_proj", sizes.inner, embed);
+  builder.conv1d(block + ".mlp.c_fc", embed, sizes.inner_size);
+  builder.conv1d(block + ".mlp.c_proj", sizes.inner_size, embed);
 }
 
 class Gpt2Family final : public Family {
@@ -62,15 +53,15 @@ class Gpt2Family final : public Family {
   }
 
   ParameterTable table(const HfConfig& config) const override {
-    const Gpt2Sizes sizes = sizes_of(config);
+    const Gpt2Config sizes = Gpt2Config::from(config);
     TableBuilder builder(config);
-    builder.add("transformer.wte.weight", {sizes.vocab, sizes.embed});
-    builder.add("transformer.wpe.weight", {sizes.positions, sizes.embed});
+    builder.add("transformer.wte.weight", {sizes.vocab_size, sizes.hidden_size});
+    builder.add("transformer.wpe.weight", {sizes.positions, sizes.hidden_size});
     for (std::int64_t layer = 0; layer < sizes.layers; ++layer) {
       add_block(builder, layer_name(kStack, layer), sizes);
     }
-    builder.layer_norm("transformer.ln_f", sizes.embed);
-    builder.add("lm_head.weight", {sizes.vocab, sizes.embed});
+    builder.layer_norm("transformer.ln_f", sizes.hidden_size);
+    builder.add("lm_head.weight", {sizes.vocab_size, sizes.hidden_size});
     return builder.take();
   }
 
@@ -90,12 +81,33 @@ class Gpt2Family final : public Family {
 
   std::vector<UnitSpec> units(const HfConfig& config) const override {
     std::vector<UnitSpec> units;
-    append_layer_units(units, kStack, sizes_of(config).layers);
+    append_layer_units(units, kStack, Gpt2Config::from(config).layers);
     return units;
   }
 };
 
 } // namespace
+
+Gpt2Config Gpt2Config::from(const HfConfig& config) {
+  Gpt2Config gpt2;
+  gpt2.vocab_size = positive(config, "vocab_size");
+  gpt2.positions = size_of(config, "n_positions", "max_position_embeddings");
+  gpt2.hidden_size = size_of(config, "n_embd", "hidden_size");
+  gpt2.layers = size_of(config, "n_layer", "num_hidden_layers");
+  require_layer_count(config, "n_layer", gpt2.layers);
+  gpt2.heads = size_of(config, "n_head", "num_attention_heads");
+  require_multiple(config, "n_embd", gpt2.hidden_size, "n_head", gpt2.heads);
+  gpt2.inner_size = positive_or(config, "n_inner", product(config, "n_embd", 4, gpt2.hidden_size));
+  gpt2.layer_norm_epsilon = config.number_or("layer_norm_epsilon", gpt2.layer_norm_epsilon);
+  gpt2.attention_dropout = config.number_or("attn_pdrop", gpt2.attention_dropout);
+  gpt2.residual_dropout = config.number_or("resid_pdrop", gpt2.residual_dropout);
+  gpt2.embedding_dropout = config.number_or("embd_pdrop", gpt2.embedding_dropout);
+  gpt2.scale_attention = config.boolean_or("scale_attn_weights", gpt2.scale_attention);
+  gpt2.scale_by_layer = config.boolean_or("scale_attn_by_inverse_layer_idx", gpt2.scale_by_layer);
+  gpt2.tanh_gelu = is_tanh_gelu(config);
+  gpt2.cross_attention = config.boolean_or("add_cross_attention", gpt2.cross_attention);
+  return gpt2;
+}
 
 const Family& gpt2_family() {
   static const Gpt2Family family;

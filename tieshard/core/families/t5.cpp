@@ -7,18 +7,6 @@
 namespace tieshard {
 namespace {
 
-struct T5Sizes {
-  std::int64_t vocab = 0;
-  std::int64_t model = 0;     ///< d_model
-  std::int64_t attention = 0; ///< num_heads * d_kv
-  std::int64_t heads = 0;
-  std::int64_t inner = 0; ///< d_ff
-  std::int64_t encoder_layers = 0;
-  std::int64_t decoder_layers = 0;
-  std::int64_t position_buckets = 0;
-  bool gated = false; ///< wi_0 and wi_1 in place of wi: version 1.1
-};
-
 /// "relu", or "gated-gelu" and others of that kind.
 bool is_gated(const HfConfig& config) {
   const std::string kind = config.string_or("feed_forward_proj", "relu");
@@ -33,44 +21,57 @@ bool is_gated(const HfConfig& config) {
   return gated;
 }
 
-T5Sizes sizes_of(const HfConfig& config) {
-  T5Sizes sizes;
-  sizes.vocab = positive(config, "vocab_size");
-  sizes.model = positive(config, "d_model");
-  sizes.heads = positive(config, "num_heads");
-  sizes.attention = product(config, "d_kv", sizes.heads, positive_or(config, "d_kv", 64));
-  sizes.inner = positive(config, "d_ff");
-  sizes.encoder_layers = positive(config, "num_layers");
-  require_layer_count(config, "num_layers", sizes.encoder_layers);
-  sizes.decoder_layers = positive_or(config, "num_decoder_layers", sizes.encoder_layers);
-  require_layer_count(config, "num_decoder_layers", sizes.decoder_layers);
-  sizes.position_buckets = positive_or(config, "relative_attention_num_buckets", 32);
-  sizes.gated = is_gated(config);
-  return sizes;
-}
-
-void add_attention(TableBuilder& builder, const std::string& attention, const T5Sizes& sizes) {
-  for (const char* projection : {".q", ".k", ".v"}) {
-    builder.linear(attention + projection, sizes.attention, sizes.model, false);
+T5Activation activation_of(const HfConfig& config, bool gated) {
+  const std::string kind = config.string_or("feed_forward_proj", "relu");
+  const std::string name = gated ? kind.substr(kind.find('-') + 1) : kind;
+  if (name == "relu") {
+    return T5Activation::kRelu;
   }
-  builder.linear(attention + ".o", sizes.model, sizes.attention, false);
+  if (name == "silu" || name == "swish") {
+    return T5Activation::kSilu;
+  }
+  if (name == "gelu_new" || (name == "gelu" && gated)) { // transformers takes "gated-gelu" for the tanh approximation
+    return T5Activation::kGeluTanh;
+  }
+  if (name == "gelu") {
+    return T5Activation::kGeluErf;
+  }
+  refuse_config(config,
+                "feed_forward_proj",
+                concat("supported: relu, gelu, gelu_new, silu, also with \"gated-\" before them; got \"", kind, "\""),
+                "write relu or gated-gelu, as the weights were trained");
 }
 
-void add_feed_forward(TableBuilder& builder, const std::string& layer, const T5Sizes& sizes) {
+/// Of version 1.1, whose files have a head of their own and the tie flag off. transformers 5 writes the flag as on for
+/// these too, and this field beside it.
+bool scales_head(const HfConfig& config) {
+  const bool tied = !config.tie_word_embeddings() || config.tie_word_embeddings()->value;
+  return config.boolean_or("scale_decoder_outputs", tied);
+}
+
+void add_attention(TableBuilder& builder, const std::string& attention, const T5Config& sizes) {
+  const std::int64_t heads = sizes.heads * sizes.head_size;
+  for (const char* projection : {".q", ".k", ".v"}) {
+    builder.linear(attention + projection, heads, sizes.model_size, false);
+  }
+  builder.linear(attention + ".o", sizes.model_size, heads, false);
+}
+
+void add_feed_forward(TableBuilder& builder, const std::string& layer, const T5Config& sizes) {
   const std::string first = layer + ".DenseReluDense.wi";
   if (sizes.gated) {
-    builder.linear(first + "_0", sizes.inner, sizes.model, false);
-    builder.linear(first + "_1", sizes.inner, sizes.model, false);
+    builder.linear(first + "_0", sizes.inner_size, sizes.model_size, false);
+    builder.linear(first + "_1", sizes.inner_size, sizes.model_size, false);
   } else {
-    builder.linear(first, sizes.inner, sizes.model, false);
+    builder.linear(first, sizes.inner_size, sizes.model_size, false);
   }
-  builder.linear(layer + ".DenseReluDense.wo", sizes.model, sizes.inner, false);
-  builder.add(layer + ".layer_norm.weight", {sizes.model});
+  builder.linear(layer + ".DenseReluDense.wo", sizes.model_size, sizes.inner_size, false);
+  builder.add(layer + ".layer_norm.weight", {sizes.model_size});
 }
 
 /// Encoder or decoder. Its first block has the position biases of all.
-void add_stack(TableBuilder& builder, const std::string& stack, bool is_decoder, const T5Sizes& sizes) {
-  builder.add(stack + ".embed_tokens.weight", {sizes.vocab, sizes.model});
+void add_stack(TableBuilder& builder, const std::string& stack, bool is_decoder, const T5Config& sizes) {
+  builder.add(stack + ".embed_tokens.weight", {sizes.vocab_size, sizes.model_size});
   const std::int64_t blocks = is_decoder ? sizes.decoder_layers : sizes.encoder_layers;
   for (std::int64_t index = 0; index < blocks; ++index) {
     const std::string layers = layer_name(stack + ".block", index) + ".layer";
@@ -78,14 +79,14 @@ void add_stack(TableBuilder& builder, const std::string& stack, bool is_decoder,
     if (index == 0) {
       builder.add(layers + ".0.SelfAttention.relative_attention_bias.weight", {sizes.position_buckets, sizes.heads});
     }
-    builder.add(layers + ".0.layer_norm.weight", {sizes.model});
+    builder.add(layers + ".0.layer_norm.weight", {sizes.model_size});
     if (is_decoder) {
       add_attention(builder, layers + ".1.EncDecAttention", sizes);
-      builder.add(layers + ".1.layer_norm.weight", {sizes.model});
+      builder.add(layers + ".1.layer_norm.weight", {sizes.model_size});
     }
     add_feed_forward(builder, layers + (is_decoder ? ".2" : ".1"), sizes);
   }
-  builder.add(stack + ".final_layer_norm.weight", {sizes.model});
+  builder.add(stack + ".final_layer_norm.weight", {sizes.model_size});
 }
 
 class T5Family final : public Family {
@@ -99,12 +100,12 @@ class T5Family final : public Family {
   }
 
   ParameterTable table(const HfConfig& config) const override {
-    const T5Sizes sizes = sizes_of(config);
+    const T5Config sizes = T5Config::from(config);
     TableBuilder builder(config);
-    builder.add("shared.weight", {sizes.vocab, sizes.model});
+    builder.add("shared.weight", {sizes.vocab_size, sizes.model_size});
     add_stack(builder, "encoder", false, sizes);
     add_stack(builder, "decoder", true, sizes);
-    builder.add("lm_head.weight", {sizes.vocab, sizes.model});
+    builder.add("lm_head.weight", {sizes.vocab_size, sizes.model_size});
     return builder.take();
   }
 
@@ -125,7 +126,7 @@ class T5Family final : public Family {
   }
 
   std::vector<UnitSpec> units(const HfConfig& config) const override {
-    const T5Sizes sizes = sizes_of(config);
+    const T5Config sizes = T5Config::from(config);
     std::vector<UnitSpec> units;
     append_layer_units(units, "encoder.block", sizes.encoder_layers);
     append_layer_units(units, "decoder.block", sizes.decoder_layers);
@@ -134,6 +135,39 @@ class T5Family final : public Family {
 };
 
 } // namespace
+
+T5Config T5Config::from(const HfConfig& config) {
+  T5Config t5;
+  t5.vocab_size = positive(config, "vocab_size");
+  t5.model_size = positive(config, "d_model");
+  t5.heads = positive(config, "num_heads");
+  t5.head_size = positive_or(config, "d_kv", t5.head_size);
+  product(config, "d_kv", t5.heads, t5.head_size); // refuses an overflow
+  t5.inner_size = positive(config, "d_ff");
+  t5.encoder_layers = positive(config, "num_layers");
+  require_layer_count(config, "num_layers", t5.encoder_layers);
+  t5.decoder_layers = positive_or(config, "num_decoder_layers", t5.encoder_layers);
+  require_layer_count(config, "num_decoder_layers", t5.decoder_layers);
+  t5.position_buckets = positive_or(config, "relative_attention_num_buckets", t5.position_buckets);
+  t5.position_distance = positive_or(config, "relative_attention_max_distance", t5.position_distance);
+  if (t5.position_buckets < 4 || t5.position_distance <= t5.position_buckets / 2) {
+    refuse_config(config,
+                  "relative_attention_num_buckets",
+                  concat("expected at least 4, and relative_attention_max_distance above half of it, got ",
+                         t5.position_buckets,
+                         " and ",
+                         t5.position_distance),
+                  "write both as the weights were trained, mostly 32 and 128");
+  }
+  t5.layer_norm_epsilon = config.number_or("layer_norm_epsilon", t5.layer_norm_epsilon);
+  t5.dropout = config.number_or("dropout_rate", t5.dropout);
+  t5.gated = is_gated(config);
+  t5.activation = activation_of(config, t5.gated);
+  t5.scale_head = scales_head(config);
+  t5.pad_token_id = config.integer_or("pad_token_id", 0);
+  t5.decoder_start_id = config.integer_or("decoder_start_token_id", t5.pad_token_id);
+  return t5;
+}
 
 const Family& t5_family() {
   static const T5Family family;

@@ -27,7 +27,7 @@
 #include "tieshard/runtime/fsdp/unit_order.h"
 #include "tieshard/runtime/fsdp/unit_rounds.h"
 #include "tieshard/runtime/mesh/device_mesh.h"
-#include "tieshard/runtime/models/causal_lm.h"
+#include "tieshard/runtime/models/language_model.h"
 #include "tieshard/runtime/models/unit_runner.h"
 
 namespace tieshard {

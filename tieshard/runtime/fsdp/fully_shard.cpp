@@ -212,7 +212,7 @@ void require_unsharded(const torch::nn::Module& module) {
 }
 
 std::vector<UnitModule> units_by_policy(torch::nn::Module& module, const FullyShardOptions& options) {
-  auto* model = dynamic_cast<CausalLm*>(&module);
+  auto* model = dynamic_cast<LanguageModel*>(&module);
   if (!options.unit_policy && model != nullptr) {
     return model->units();
   }
@@ -246,7 +246,7 @@ std::shared_ptr<FsdpState> fully_shard(torch::nn::Module& module,
                                           mesh.axis("dp_shard").size(),
                                           {.policy = options.shard_dim, .dims = options.shard_dims});
   std::shared_ptr<FsdpState> state = fully_shard(module, root_first, plan, mesh, options);
-  if (auto* model = dynamic_cast<CausalLm*>(&module)) {
+  if (auto* model = dynamic_cast<LanguageModel*>(&module)) {
     model->set_unit_runner(state);
   }
   return state;
@@ -283,7 +283,7 @@ std::shared_ptr<FsdpState> fully_shard(torch::nn::Module& module,
   return std::make_shared<FsdpState>(module, mesh, plan, units, std::move(groups), options, findings_of(shared));
 }
 
-std::shared_ptr<FsdpState> fully_shard(CausalLm& model,
+std::shared_ptr<FsdpState> fully_shard(LanguageModel& model,
                                        const ShardPlan& plan,
                                        const DeviceMesh& mesh,
                                        const FullyShardOptions& options) {
@@ -295,7 +295,7 @@ std::shared_ptr<FsdpState> fully_shard(CausalLm& model,
   return state;
 }
 
-std::shared_ptr<FsdpState> sharded_state(const CausalLm& model) {
+std::shared_ptr<FsdpState> sharded_state(const LanguageModel& model) {
   return std::dynamic_pointer_cast<FsdpState>(model.unit_runner());
 }
 

@@ -16,7 +16,7 @@
 #include "tieshard/runtime/fsdp/fsdp_state.h"
 #include "tieshard/runtime/fsdp/policy.h"
 #include "tieshard/runtime/mesh/device_mesh.h"
-#include "tieshard/runtime/models/causal_lm.h"
+#include "tieshard/runtime/models/language_model.h"
 
 namespace tieshard {
 
@@ -61,12 +61,12 @@ std::shared_ptr<FsdpState> fully_shard(torch::nn::Module& module,
                                        const FullyShardOptions& options = {});
 
 /// The same for one of our models: its own units, and the state becomes its unit runner. @throws also already-sharded
-std::shared_ptr<FsdpState> fully_shard(CausalLm& model,
+std::shared_ptr<FsdpState> fully_shard(LanguageModel& model,
                                        const ShardPlan& plan,
                                        const DeviceMesh& mesh,
                                        const FullyShardOptions& options = {});
 
 /// The state of a sharded model, or null.
-std::shared_ptr<FsdpState> sharded_state(const CausalLm& model);
+std::shared_ptr<FsdpState> sharded_state(const LanguageModel& model);
 
 } // namespace tieshard

@@ -14,7 +14,7 @@
 #include "tieshard/core/plan/shard_plan.h"
 #include "tieshard/runtime/fsdp/policy.h"
 #include "tieshard/runtime/mesh/device_mesh.h"
-#include "tieshard/runtime/models/causal_lm.h"
+#include "tieshard/runtime/models/language_model.h"
 
 namespace tieshard {
 

@@ -17,7 +17,7 @@
 
 #include <torch/nn/module.h>
 
-#include "tieshard/runtime/models/causal_lm.h"
+#include "tieshard/runtime/models/language_model.h"
 
 namespace tieshard {
 

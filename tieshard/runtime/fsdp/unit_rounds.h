@@ -18,7 +18,7 @@
 #include <torch/nn/module.h>
 
 #include "tieshard/runtime/fsdp/fsdp_param_group.h"
-#include "tieshard/runtime/models/causal_lm.h"
+#include "tieshard/runtime/models/language_model.h"
 
 namespace tieshard {
 

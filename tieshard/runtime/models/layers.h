@@ -3,21 +3,20 @@
 // Layers that several families share. Their parameters are left without values (on `device`, meta by default): values
 // come from a checkpoint. Names are the Hugging Face ones.
 //
-// Flow:   models/llama.h -> [this]
-// Source: transformers 5.24 modeling_llama.py (LlamaRMSNorm, apply_rotary_pos_emb), modeling_rope_utils.py.
+// Flow:   models/decoder.h, gpt2.h, t5.h -> [this]
+// Source: transformers 5.24 modeling_llama.py (LlamaRMSNorm), modeling_gemma.py.
 //
-// Shape suffixes: B batch, T sequence, N heads, K key/value heads, D head_dim, H hidden, V vocab.
+// Shape suffixes: B batch, T sequence, H hidden, V vocab.
 
 #pragma once
 
 #include <cstdint>
 #include <optional>
-#include <utility>
 
 #include <ATen/core/Tensor.h>
 #include <torch/nn/module.h>
 
-#include "tieshard/core/checkpoint/hf_config.h"
+#include "tieshard/core/families/decoder_config.h"
 #include "tieshard/runtime/models/low_rank_update.h"
 #include "tieshard/runtime/models/shared_embedding.h"
 
@@ -85,33 +84,21 @@ class EmbeddingImpl : public torch::nn::Module {
 };
 TORCH_MODULE(Embedding);
 
-/// x / sqrt(mean(x^2) + eps) * w over the last dim, computed in float32, multiplied in x's dtype.
+/// x / sqrt(mean(x^2) + eps) over the last dim, in float32, times the weight (rms_norm of lean_functions.h).
 class RmsNormImpl : public torch::nn::Module {
  public:
-  RmsNormImpl(std::int64_t size, double eps, const at::TensorOptions& options);
+  RmsNormImpl(std::int64_t size,
+              double eps,
+              const at::TensorOptions& options,
+              NormScale scale = NormScale::kWeight);
   at::Tensor forward(const at::Tensor& x) const;
 
   at::Tensor weight;
 
  private:
   double eps_;
+  NormScale scale_;
 };
 TORCH_MODULE(RmsNorm);
-
-/// Rotary position embedding. Its frequencies are a buffer that no checkpoint stores: computed here, in float32, on the
-/// CPU, whatever device the parameters are on.
-class RotaryEmbeddingImpl : public torch::nn::Module {
- public:
-  RotaryEmbeddingImpl(std::int64_t head_dim, const RopeConfig& rope);
-
-  /// cos and sin [T, D] for positions 0 .. T-1, in `dtype`.
-  std::pair<at::Tensor, at::Tensor> forward(std::int64_t length, at::ScalarType dtype) const;
-
-  at::Tensor inv_freq; ///< float32 [D / 2]
-};
-TORCH_MODULE(RotaryEmbedding);
-
-/// Rotates x [B, N, T, D] by cos and sin [T, D]; pairs are (i, i + D/2).
-at::Tensor apply_rotary(const at::Tensor& x_BNTD, const at::Tensor& cos_TD, const at::Tensor& sin_TD);
 
 } // namespace tieshard

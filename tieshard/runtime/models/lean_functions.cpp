@@ -1,5 +1,7 @@
 #include "tieshard/runtime/models/lean_functions.h"
 
+#include <optional>
+
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/custom_function.h>
 
@@ -12,12 +14,17 @@ using torch::autograd::AutogradContext;
 using torch::autograd::Function;
 using torch::autograd::variable_list;
 
+constexpr double kSwigluSlope = 1.702;
+
 struct RmsNormFunction : Function<RmsNormFunction> {
-  static at::Tensor forward(AutogradContext* context, const at::Tensor& x, const at::Tensor& weight, double eps) {
+  static at::Tensor forward(
+      AutogradContext* context, const at::Tensor& x, const at::Tensor& weight, double eps, bool one_plus) {
     const at::Tensor wide = x.to(at::kFloat);
     const at::Tensor scale = wide.square().mean(-1, /*keepdim=*/true).add_(eps).rsqrt_();
     context->save_for_backward({x, weight, scale});
-    return (wide * scale).to(x.scalar_type()) * weight;
+    context->saved_data["one_plus"] = one_plus;
+    return one_plus ? (wide * scale).mul_(weight.to(at::kFloat) + 1.0).to(x.scalar_type())
+                    : (wide * scale).to(x.scalar_type()) * weight;
   }
 
   static variable_list backward(AutogradContext* context, variable_list gradients) {
@@ -26,53 +33,112 @@ struct RmsNormFunction : Function<RmsNormFunction> {
     const at::Tensor& x = saved[0];
     const at::Tensor& weight = saved[1];
     const at::Tensor& scale = saved[2];
+    const bool one_plus = context->saved_data["one_plus"].toBool();
     const at::Tensor normed = x.to(at::kFloat) * scale;
     at::Tensor x_gradient;
     at::Tensor weight_gradient;
     if (context->needs_input_grad(1)) {
-      const at::Tensor product = gradients[0] * normed.to(x.scalar_type());
-      weight_gradient = product.reshape({-1, product.size(-1)}).sum(0);
+      const at::Tensor product =
+          one_plus ? gradients[0].to(at::kFloat) * normed : gradients[0] * normed.to(x.scalar_type());
+      weight_gradient = product.reshape({-1, product.size(-1)}).sum(0).to(weight.scalar_type());
     }
     if (context->needs_input_grad(0)) {
-      const at::Tensor along = (gradients[0] * weight).to(at::kFloat);
+      const at::Tensor along = one_plus ? gradients[0].to(at::kFloat) * (weight.to(at::kFloat) + 1.0)
+                                        : (gradients[0] * weight).to(at::kFloat);
       const at::Tensor mean = (along * normed).mean(-1, /*keepdim=*/true);
       x_gradient = (along - normed * mean).mul_(scale).to(x.scalar_type());
     }
-    return {x_gradient, weight_gradient, at::Tensor()};
+    return {x_gradient, weight_gradient, at::Tensor(), at::Tensor()};
   }
 };
 
-struct SiluTimesFunction : Function<SiluTimesFunction> {
-  static at::Tensor forward(AutogradContext* context, const at::Tensor& gate, const at::Tensor& up) {
+const char* approximation(GateActivation activation) {
+  return activation == GateActivation::kGeluTanh ? "tanh" : "none";
+}
+
+at::Tensor activate(const at::Tensor& gate, GateActivation activation) {
+  return activation == GateActivation::kSilu ? at::silu(gate) : at::gelu(gate, approximation(activation));
+}
+
+struct ActivatedTimesFunction : Function<ActivatedTimesFunction> {
+  static at::Tensor forward(AutogradContext* context,
+                            const at::Tensor& gate,
+                            const at::Tensor& up,
+                            std::int64_t activation) {
     context->save_for_backward({gate, up});
-    return at::silu(gate).mul_(up);
+    context->saved_data["activation"] = activation;
+    return activate(gate, static_cast<GateActivation>(activation)).mul_(up);
   }
 
   static variable_list backward(AutogradContext* context, variable_list gradients) {
-    refuse_second_derivative("silu_times");
+    refuse_second_derivative("activated_times");
     const variable_list saved = context->get_saved_variables();
     const at::Tensor& gate = saved[0];
     const at::Tensor& up = saved[1];
+    const auto activation = static_cast<GateActivation>(context->saved_data["activation"].toInt());
     at::Tensor gate_gradient;
     at::Tensor up_gradient;
     if (context->needs_input_grad(0)) {
-      gate_gradient = at::silu_backward(gradients[0] * up, gate);
+      const at::Tensor activated_gradient = gradients[0] * up;
+      gate_gradient = activation == GateActivation::kSilu
+                          ? at::silu_backward(activated_gradient, gate)
+                          : at::gelu_backward(activated_gradient, gate, approximation(activation));
     }
     if (context->needs_input_grad(1)) {
-      up_gradient = at::silu(gate).mul_(gradients[0]);
+      up_gradient = activate(gate, activation).mul_(gradients[0]);
     }
-    return {gate_gradient, up_gradient};
+    return {gate_gradient, up_gradient, at::Tensor()};
+  }
+};
+
+/// Every second element of the last dim, from `first` on.
+at::Tensor every_second(const at::Tensor& x, std::int64_t first) {
+  return x.slice(-1, first, std::nullopt, 2);
+}
+
+struct ClampedSwigluFunction : Function<ClampedSwigluFunction> {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& x, double limit) {
+    context->save_for_backward({x});
+    context->saved_data["limit"] = limit;
+    const at::Tensor gate = every_second(x, 0).clamp_max(limit);
+    const at::Tensor up = every_second(x, 1).clamp(-limit, limit);
+    return at::sigmoid(gate * kSwigluSlope).mul_(gate).mul_(up.add_(1.0));
+  }
+
+  static variable_list backward(AutogradContext* context, variable_list gradients) {
+    refuse_second_derivative("clamped_swiglu");
+    const at::Tensor x = context->get_saved_variables()[0];
+    const double limit = context->saved_data["limit"].toDouble();
+    const at::Tensor raw_gate = every_second(x, 0);
+    const at::Tensor raw_up = every_second(x, 1);
+    const at::Tensor gate = raw_gate.clamp_max(limit);
+    const at::Tensor sigmoid = at::sigmoid(gate * kSwigluSlope);
+    at::Tensor x_gradient = at::empty_like(x);
+    at::Tensor to_up = gradients[0] * gate * sigmoid;
+    every_second(x_gradient, 1).copy_(to_up.mul_(at::logical_and(raw_up >= -limit, raw_up <= limit)));
+    at::Tensor to_gate = (gate * kSwigluSlope).mul_(1.0 - sigmoid).add_(1.0).mul_(sigmoid); // d g sigmoid(a g) / d g
+    to_gate.mul_(raw_up.clamp(-limit, limit).add_(1.0)).mul_(gradients[0]).mul_(raw_gate <= limit);
+    every_second(x_gradient, 0).copy_(to_gate);
+    return {x_gradient, at::Tensor()};
   }
 };
 
 } // namespace
 
-at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps) {
-  return RmsNormFunction::apply(x, weight, eps);
+at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps, NormScale scale) {
+  return RmsNormFunction::apply(x, weight, eps, scale == NormScale::kOnePlusWeight);
 }
 
-at::Tensor silu_times(const at::Tensor& gate, const at::Tensor& up) {
-  return SiluTimesFunction::apply(gate, up);
+at::Tensor activated_times(const at::Tensor& gate, const at::Tensor& up, GateActivation activation) {
+  return ActivatedTimesFunction::apply(gate, up, static_cast<std::int64_t>(activation));
+}
+
+at::Tensor clamped_swiglu(const at::Tensor& x, double limit) {
+  return ClampedSwigluFunction::apply(x, limit);
+}
+
+at::Tensor softcap(const at::Tensor& x, double cap) {
+  return at::tanh(x / cap) * cap;
 }
 
 } // namespace tieshard

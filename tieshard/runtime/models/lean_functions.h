@@ -3,7 +3,7 @@
 // Functions of a decoder layer whose backward keeps their inputs only, and computes the rest again: what torch's graph
 // of single operations keeps for them is a fifth of a layer's activations.
 //
-// Flow:   models/layers.h, models/llama.h -> [this] -> ATen
+// Flow:   models/layers.h, decoder.h, experts.h -> [this] -> ATen
 //
 // Note: they are differentiated once. backward() with create_graph throws UsageError wrong-state.
 //
@@ -13,13 +13,26 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "tieshard/core/families/decoder_config.h"
+
 namespace tieshard {
 
-/// weight * (x / sqrt(mean(x^2) + eps)), over the last dim: the quotient in float32, rounded to x's dtype, then
-/// multiplied in it, as transformers' LlamaRMSNorm. x [..., H], weight [H].
-at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps);
+/// x / sqrt(mean(x^2) + eps) over the last dim, computed in float32, and times the weight: rounded to x's dtype first,
+/// then multiplied in it (kWeight, as transformers' LlamaRMSNorm), or times one plus the weight in float32 and rounded
+/// after that (kOnePlusWeight, as GemmaRMSNorm). x [..., H], weight [H].
+at::Tensor rms_norm(const at::Tensor& x,
+                    const at::Tensor& weight,
+                    double eps,
+                    NormScale scale = NormScale::kWeight);
 
-/// silu(gate) * up, of one shape.
-at::Tensor silu_times(const at::Tensor& gate, const at::Tensor& up);
+/// activation(gate) * up, of one shape.
+at::Tensor activated_times(const at::Tensor& gate, const at::Tensor& up, GateActivation activation);
+
+/// GPT-OSS's gated unit: of x [..., 2I], whose last dim alternates gate g and linear u, with g cut above at `limit` and u
+/// on both sides: (u + 1) * g * sigmoid(1.702 g) [..., I].
+at::Tensor clamped_swiglu(const at::Tensor& x, double limit);
+
+/// cap * tanh(x / cap).
+at::Tensor softcap(const at::Tensor& x, double cap);
 
 } // namespace tieshard

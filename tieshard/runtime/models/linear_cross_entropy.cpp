@@ -135,6 +135,7 @@ struct Work {
   at::Tensor weight_VH;
   at::Tensor targets_R;
   double scale = 1.0;
+  double softcap = 0.0;
   AddedLogits added{};
   at::Tensor x_gradient{};                   ///< [R, H], undefined when not wanted
   WeightGradient* weight_gradient = nullptr; ///< null when not wanted
@@ -153,11 +154,16 @@ std::int64_t rows_in_piece(std::int64_t rows, std::int64_t vocab) {
 }
 
 /// Adds the gradients of rows [begin, begin + rows): `log_probabilities` [rows, V] float32 is used up.
-void add_gradients(Work& work, at::Tensor log_probabilities, std::int64_t begin, std::int64_t rows) {
+/// @param tanh  of logits / cap, where they are capped
+void add_gradients(
+    Work& work, at::Tensor log_probabilities, const at::Tensor& tanh, std::int64_t begin, std::int64_t rows) {
   const at::Tensor targets = work.targets_R.narrow(0, begin, rows).unsqueeze(1);
   at::Tensor slope = log_probabilities.exp_();
   slope.scatter_add_(1, targets, at::full({rows, 1}, -1.0, slope.options()));
   slope = slope.mul_(work.scale);
+  if (tanh.defined()) {
+    slope.mul_(1.0 - tanh.to(at::kFloat).square_());
+  }
   if (work.added_gradient.u_RK.defined()) {
     const at::Tensor here = slope.to(work.added.u_RK.scalar_type());
     work.added_gradient.u_RK.narrow(0, begin, rows).copy_(matmul_transposed(here, work.added.weight_VK.t()));
@@ -186,11 +192,16 @@ double run(Work& work) {
     if (work.added.u_RK.defined()) {
       logits = logits + matmul_transposed(work.added.u_RK.narrow(0, begin, count), work.added.weight_VK);
     }
+    at::Tensor tanh;
+    if (work.softcap > 0) {
+      tanh = at::tanh(logits / work.softcap);
+      logits = tanh * work.softcap;
+    }
     at::Tensor log_probabilities = at::log_softmax(std::exchange(logits, at::Tensor()), 1, at::kFloat);
     const at::Tensor targets = work.targets_R.narrow(0, begin, count).unsqueeze(1);
     sum -= log_probabilities.gather(1, targets).sum(at::kDouble).item<double>();
     if (work.wants_gradient()) {
-      add_gradients(work, std::move(log_probabilities), begin, count);
+      add_gradients(work, std::move(log_probabilities), tanh, begin, count);
     }
   }
   return sum * work.scale;
@@ -219,9 +230,8 @@ at::Tensor rows_of(const at::Tensor& tensor, const at::Tensor& chosen) {
 at::Tensor linear_cross_entropy_sum(const at::Tensor& x_RH,
                                     const at::Tensor& weight_VH,
                                     const at::Tensor& targets_R,
-                                    std::int64_t ignored,
-                                    double scale,
-                                    const AddedLogits& added) {
+                                    const LinearCrossEntropyOptions& options) {
+  const AddedLogits& added = options.added;
   const auto edges = torch::autograd::collect_next_edges(x_RH, weight_VH, added.u_RK, added.weight_VK);
   at::Tensor loss;
   std::vector<at::Tensor> gradients;
@@ -233,12 +243,13 @@ at::Tensor linear_cross_entropy_sum(const at::Tensor& x_RH,
     const bool added_weight_wants = wants_gradient(added.weight_VK);
     const at::NoGradGuard no_grad;
     const std::int64_t rows = x_RH.size(0);
-    const at::Tensor chosen = (targets_R != ignored).nonzero().squeeze(1);
+    const at::Tensor chosen = (targets_R != options.ignored).nonzero().squeeze(1);
     Work work{
         .x_RH = rows_of(x_RH, chosen),
         .weight_VH = weight_VH.detach(),
         .targets_R = rows_of(targets_R, chosen),
-        .scale = scale,
+        .scale = options.scale,
+        .softcap = options.softcap,
         .added = {rows_of(added.u_RK, chosen), added.weight_VK.defined() ? added.weight_VK.detach() : added.weight_VK}};
     std::optional<WeightGradient> weight_gradient;
     if (weight_wants) {

@@ -2,7 +2,7 @@
 //
 // A head and its loss in one, in pieces of rows: the logits of a large vocabulary never exist whole.
 //
-// Flow:   models/causal_lm.h -> [this]
+// Flow:   models/language_model.h -> [this]
 // Source: the chunked, fused linear cross entropy of Liger Kernel (gradients are computed in the forward pass, since
 // the
 //         loss is linear in what comes back); torch's cross_entropy for the numbers.
@@ -24,6 +24,13 @@ struct AddedLogits {
   at::Tensor weight_VK{};
 };
 
+struct LinearCrossEntropyOptions {
+  std::int64_t ignored = -100; ///< a target that is none
+  double scale = 1.0;
+  double softcap = 0.0; ///< the logits become cap * tanh(logits / cap); 0: they stay
+  AddedLogits added{};  ///< before the cap
+};
+
 /// scale * sum over rows of cross_entropy(x W^T, target), in nats, float32, 0-dim. Logits are computed in x's dtype,
 /// the softmax in float32, in pieces of at most kLogitsBytes. Rows whose target is `ignored` cost nothing and get a
 /// zero gradient. Where a gradient is wanted, those of x and W are made here and kept until backward: [R, H] and [V,
@@ -35,9 +42,7 @@ struct AddedLogits {
 at::Tensor linear_cross_entropy_sum(const at::Tensor& x_RH,
                                     const at::Tensor& weight_VH,
                                     const at::Tensor& targets_R,
-                                    std::int64_t ignored,
-                                    double scale = 1.0,
-                                    const AddedLogits& added = {});
+                                    const LinearCrossEntropyOptions& options = {});
 
 /// Of the float32 logits that exist at once, unless one row takes more.
 inline constexpr std::int64_t kLogitsBytes = std::int64_t{32} << 20;

@@ -10,7 +10,7 @@
 
 #include "tieshard/core/checkpoint/hf_config.h"
 #include "tieshard/core/ties/tie_registry.h"
-#include "tieshard/runtime/models/causal_lm.h"
+#include "tieshard/runtime/models/language_model.h"
 
 namespace tieshard {
 
@@ -24,7 +24,7 @@ struct MakeModelOptions {
 ///
 /// @throws InputError unknown-architecture (also for a family whose module does not exist yet), config-missing-key,
 /// config-value
-std::shared_ptr<CausalLm> make_model(const HfConfig& config,
+std::shared_ptr<LanguageModel> make_model(const HfConfig& config,
                                      const TieRegistry& ties,
                                      const MakeModelOptions& options = {});
 

@@ -10,7 +10,7 @@
 namespace tieshard {
 namespace {
 
-std::shared_ptr<FsdpState> require_state(const CausalLm& model) {
+std::shared_ptr<FsdpState> require_state(const LanguageModel& model) {
   std::shared_ptr<FsdpState> state = sharded_state(model);
   if (state == nullptr) {
     throw UsageError({.code = Code::kNotSharded,
@@ -59,7 +59,7 @@ struct OptimizerGuard::ModuleNames {
 
 OptimizerGuard::OptimizerGuard(std::shared_ptr<FsdpState> state) : state_(std::move(state)) {}
 
-OptimizerGuard::OptimizerGuard(const CausalLm& model) : OptimizerGuard(require_state(model)) {}
+OptimizerGuard::OptimizerGuard(const LanguageModel& model) : OptimizerGuard(require_state(model)) {}
 
 void OptimizerGuard::register_managed(const std::vector<NamedTensor>& parameters) {
   registered_.insert(registered_.end(), parameters.begin(), parameters.end());

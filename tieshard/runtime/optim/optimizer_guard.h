@@ -20,7 +20,7 @@
 #include <torch/optim/optimizer.h>
 
 #include "tieshard/runtime/fsdp/fsdp_state.h"
-#include "tieshard/runtime/models/causal_lm.h"
+#include "tieshard/runtime/models/language_model.h"
 #include "tieshard/runtime/optim/slot_report.h"
 #include "tieshard/runtime/tensors/module_parameters.h"
 
@@ -38,7 +38,7 @@ class OptimizerGuard {
   explicit OptimizerGuard(std::shared_ptr<FsdpState> state);
 
   /// Guards one of our models. @throws UsageError not-sharded
-  explicit OptimizerGuard(const CausalLm& model);
+  explicit OptimizerGuard(const LanguageModel& model);
 
   /// Admits further parameters of `module` (an unsharded module on one rank, say), under their fqns.
   void register_managed(const std::vector<NamedTensor>& parameters);

@@ -41,7 +41,7 @@ Adapter plan_adapter(const AdapterOptions& options, const ResolvedModel& model) 
 }
 
 /// The initial values of A and B are asked for by the adapter, not by a flag: no note of them is needed.
-LoadLedger load_base(CausalLm& model,
+LoadLedger load_base(LanguageModel& model,
                      const ResolvedModel& resolved,
                      const ShardPlan& plan,
                      const DeviceMesh& mesh,
@@ -67,7 +67,7 @@ ParallelModel parallelize(const std::filesystem::path& directory,
                           const ParallelizeOptions& options) {
   std::optional<ResolvedModel> resolved;
   ShardPlan plan;
-  std::shared_ptr<CausalLm> model;
+  std::shared_ptr<LanguageModel> model;
   std::optional<Adapter> adapter;
   agree(mesh, "plan", [&] {
     resolved.emplace(resolve_model(directory, options.resolve));

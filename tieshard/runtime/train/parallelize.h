@@ -21,7 +21,7 @@
 #include "tieshard/runtime/fsdp/fully_shard.h"
 #include "tieshard/runtime/load/shard_loader.h"
 #include "tieshard/runtime/mesh/device_mesh.h"
-#include "tieshard/runtime/models/causal_lm.h"
+#include "tieshard/runtime/models/language_model.h"
 
 namespace tieshard {
 
@@ -48,7 +48,7 @@ struct ParallelModel {
   Checkpoint checkpoint;
   TieRegistry ties;
   ShardPlan plan;
-  std::shared_ptr<CausalLm> model;
+  std::shared_ptr<LanguageModel> model;
   std::shared_ptr<FsdpState> state;
   LoadLedger ledger;
   std::optional<LoraPlan> lora;     ///< of the adapter, where there is one

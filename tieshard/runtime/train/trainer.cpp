@@ -109,7 +109,7 @@ void add_findings(const TrainConfig& config, ParallelModel& parallel) {
 /// Several backward passes of which the last one exchanges gradients; afterwards every pass does so again.
 class AccumulationPasses {
  public:
-  explicit AccumulationPasses(const CausalLm& model) : state_(sharded_state(model)) {}
+  explicit AccumulationPasses(const LanguageModel& model) : state_(sharded_state(model)) {}
   AccumulationPasses(const AccumulationPasses&) = delete;
   AccumulationPasses& operator=(const AccumulationPasses&) = delete;
   ~AccumulationPasses() {
@@ -262,14 +262,23 @@ void export_run(const Run& run) {
   run.summary.export_seconds = seconds_since(start);
 }
 
+/// What `info` says of some rows of its batch, on `device`.
+SequenceInfo rows_of(const SequenceInfo& info, std::int64_t first, std::int64_t rows, at::Device device) {
+  const auto part = [&](const at::Tensor& whole) {
+    return whole.defined() ? whole.narrow(0, first, rows).to(device) : whole;
+  };
+  return {.documents_BT = part(info.documents_BT), .decoder_ids_BT = part(info.decoder_ids_BT)};
+}
+
 } // namespace
 
-double backward_global_mean(CausalLm& model,
+double backward_global_mean(LanguageModel& model,
                             const DeviceMesh& mesh,
                             const at::Tensor& ids,
                             const at::Tensor& labels,
-                            std::int64_t accumulation_steps) {
-  at::Tensor targets = at::full({1}, count_targets(labels), at::kLong);
+                            std::int64_t accumulation_steps,
+                            const SequenceInfo& info) {
+  at::Tensor targets = at::full({1}, model.count_targets(labels), at::kLong);
   all_reduce(mesh, targets);
   const auto count = targets.item<std::int64_t>();
   if (count == 0) {
@@ -287,7 +296,8 @@ double backward_global_mean(CausalLm& model,
     passes.begin(/*last=*/part + 1 == accumulation_steps);
     const at::Tensor loss = model.loss(ids_here.narrow(0, part * rows, rows),
                                        labels_here.narrow(0, part * rows, rows),
-                                       1.0 / static_cast<double>(count));
+                                       1.0 / static_cast<double>(count),
+                                       rows_of(info, part * rows, rows, mesh.device()));
     loss.backward();
     total += loss.detach().to(at::kCPU, at::kDouble);
   }

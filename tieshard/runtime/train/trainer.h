@@ -11,7 +11,7 @@
 
 #include "tieshard/runtime/adapters/adapter_weights.h"
 #include "tieshard/runtime/mesh/device_mesh.h"
-#include "tieshard/runtime/models/causal_lm.h"
+#include "tieshard/runtime/models/language_model.h"
 #include "tieshard/runtime/state/checkpoint_writer.h"
 #include "tieshard/runtime/state/hf_export.h"
 #include "tieshard/runtime/state/load_checkpoint.h"
@@ -45,13 +45,15 @@ struct TrainObserver {
 ///                sequence with no target
 /// @param accumulation_steps  equal parts that the rows are computed in, one after the other; must divide B, and be the
 ///                            same on every rank. Gradients are exchanged in the last part's backward alone.
+/// @param info  documents or decoder ids of all rows of this rank; no cache
 /// @returns the global mean loss, the same on every rank
 /// @throws InputError data-too-short when no rank has a target
-double backward_global_mean(CausalLm& model,
+double backward_global_mean(LanguageModel& model,
                             const DeviceMesh& mesh,
                             const at::Tensor& ids,
                             const at::Tensor& labels,
-                            std::int64_t accumulation_steps = 1);
+                            std::int64_t accumulation_steps = 1,
+                            const SequenceInfo& info = {});
 
 /// Runs `config` on the ranks of `mesh`; every rank must call it. SIGTERM and SIGUSR1 end it after the step that it is
 /// in, saved, without an export; the summary says so.
