@@ -117,7 +117,7 @@ TEST(HfConfig, ReadsRotaryParametersOfVersion4) {
   EXPECT_EQ(linear.theta, 20000.0);
   EXPECT_EQ(linear.type, "linear");
   EXPECT_EQ(linear.factor, 2.0);
-  EXPECT_EQ(parse(R"({"rope_scaling":{"type":"linear","rope_type":"llama3"}})").rope().type, "llama3");
+  EXPECT_EQ(parse(R"({"rope_scaling":{"type":"dynamic","rope_type":"linear","factor":2}})").rope().type, "linear");
 }
 
 TEST(HfConfig, ReadsRotaryParametersOfVersion5) {

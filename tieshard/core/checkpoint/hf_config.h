@@ -27,8 +27,8 @@ struct RopeConfig {
   double low_freq_factor = 1.0;
   double high_freq_factor = 4.0;
   std::int64_t original_max_position_embeddings = 0; ///< 0 when absent
-  double partial_rotary_factor = 1.0; ///< the part of a head that turns, from its first element on
-  double beta_fast = 32.0;            ///< of yarn, and the following
+  double partial_rotary_factor = 1.0;                ///< the part of a head that turns, from its first element on
+  double beta_fast = 32.0;                           ///< of yarn, and the following
   double beta_slow = 1.0;
   bool truncate = true;                     ///< the bounds of the blend become whole dimensions
   std::optional<double> attention_factor{}; ///< of cos and sin; absent: 0.1 ln(factor) + 1, or by the two mscales
@@ -68,8 +68,10 @@ class HfConfig {
     return tie_flag_;
   }
   /// @param layer_type  a key of `rope_parameters`, where it holds one set for each kind of layer (Gemma 3)
-  /// @throws InputError config-value
-  RopeConfig rope(std::string_view layer_type = {}) const;
+  /// @param fallback  what the family has where config.json says nothing: its theta and partial_rotary_factor, and all
+  ///                  of it when there is no set at all
+  /// @throws InputError config-value, config-missing-key (a set without the numbers that its type needs)
+  RopeConfig rope(std::string_view layer_type = {}, const RopeConfig& fallback = {}) const;
 
   /// Required and optional fields. A null counts as absent. @throws InputError config-missing-key, config-value
   /// (wrong type, or an integer that is negative or above 2^40)
