@@ -33,7 +33,15 @@ TEST(FindFamily, KnowsLlamaByModelTypeAndElseByArchitecture) {
 }
 
 TEST(FindFamily, KnowsTheClassesWhoseParametersItLists) {
-  const std::vector<std::array<const char*, 3>> known = {{"gemma", "gemma", "GemmaForCausalLM"},
+  const std::vector<std::array<const char*, 3>> known = {{"mistral", "mistral", "MistralForCausalLM"},
+                                                         {"qwen2", "qwen2", "Qwen2ForCausalLM"},
+                                                         {"qwen3", "qwen3", "Qwen3ForCausalLM"},
+                                                         {"qwen3_moe", "qwen3_moe", "Qwen3MoeForCausalLM"},
+                                                         {"mixtral", "mixtral", "MixtralForCausalLM"},
+                                                         {"phi3", "phi3", "Phi3ForCausalLM"},
+                                                         {"gemma", "gemma", "GemmaForCausalLM"},
+                                                         {"gemma2", "gemma2", "Gemma2ForCausalLM"},
+                                                         {"gemma3_text", "gemma3_text", "Gemma3ForCausalLM"},
                                                          {"t5", "t5", "T5ForConditionalGeneration"},
                                                          {"albert", "albert", "AlbertForMaskedLM"},
                                                          {"gpt2", "gpt2", "GPT2LMHeadModel"},
@@ -67,7 +75,8 @@ TEST(RequireFamily, RefusesNamingWhatItGotAndWhatIsKnown) {
       raised<InputError>([] { require_family(config(R"({"model_type": "t5", "architectures": ["T5Model"]})")); });
   ASSERT_TRUE(refused.has_value());
   EXPECT_EQ(refused->code, Code::kUnknownArchitecture);
-  EXPECT_THAT(refused->why, AllOf(HasSubstr("t5"), HasSubstr("T5Model"), HasSubstr("llama")));
+  EXPECT_THAT(refused->why, AllOf(HasSubstr("t5"), HasSubstr("T5Model"), HasSubstr("llama"), HasSubstr("gpt_oss")));
+  EXPECT_THAT(refused->fix, HasSubstr("docs/new_model.md"));
 }
 
 } // namespace

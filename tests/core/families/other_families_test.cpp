@@ -8,11 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tieshard/core/base/error.h"
-#include "tieshard/core/families/albert.h"
-#include "tieshard/core/families/gemma.h"
-#include "tieshard/core/families/gpt2.h"
-#include "tieshard/core/families/gpt_oss.h"
-#include "tieshard/core/families/t5.h"
+#include "tieshard/core/families/known_families.h"
 
 #include "tests/support/raised.h"
 
@@ -68,8 +64,8 @@ constexpr const char* kAlbert = R"({"model_type": "albert", "vocab_size": 11, "e
 constexpr const char* kGpt2 = R"({"model_type": "gpt2", "vocab_size": 11, "n_positions": 16, "n_embd": 8, "n_layer": 1,
   "n_head": 2})";
 constexpr const char* kGptOss = R"({"model_type": "gpt_oss", "vocab_size": 11, "hidden_size": 8,
-  "intermediate_size": 12, "num_hidden_layers": 1, "num_local_experts": 3, "num_attention_heads": 4,
-  "num_key_value_heads": 2, "head_dim": 6})";
+  "intermediate_size": 12, "num_hidden_layers": 1, "num_local_experts": 3, "num_experts_per_tok": 1,
+  "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 6})";
 
 // The rows below are what transformers 5.24 prints for named_parameters(remove_duplicate=False) of the class.
 

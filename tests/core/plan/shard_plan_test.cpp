@@ -5,7 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "tieshard/core/families/llama.h"
+#include "tieshard/core/families/known_families.h"
 
 #include "tests/support/checkpoint_fixture.h"
 #include "tests/support/raised.h"

@@ -6,7 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "tieshard/core/base/error.h"
-#include "tieshard/core/families/llama.h"
+#include "tieshard/core/families/known_families.h"
 
 namespace tieshard {
 namespace {

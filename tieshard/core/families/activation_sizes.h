@@ -2,7 +2,7 @@
 //
 // What a model keeps of its forward for the backward, as numbers: enough to say how much memory a step needs.
 //
-// Flow:   hf_config, family.h -> [this] -> plan/training_memory.h
+// Flow:   decoder_config.h -> [this] -> plan/training_memory.h
 // Source: the model class of the family in runtime/models, read line by line.
 
 #pragma once

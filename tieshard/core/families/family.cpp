@@ -4,18 +4,15 @@
 #include <array>
 
 #include "tieshard/core/base/error.h"
-#include "tieshard/core/families/albert.h"
-#include "tieshard/core/families/gemma.h"
-#include "tieshard/core/families/gpt2.h"
-#include "tieshard/core/families/gpt_oss.h"
-#include "tieshard/core/families/llama.h"
-#include "tieshard/core/families/t5.h"
+#include "tieshard/core/families/known_families.h"
 
 namespace tieshard {
 namespace {
 
-std::array<const Family*, 6> known_families() {
-  return {&llama_family(), &gemma_family(), &t5_family(), &albert_family(), &gpt2_family(), &gpt_oss_family()};
+auto known_families() {
+#define TIESHARD_ADDRESS_OF_FAMILY(name) &name##_family(),
+  return std::to_array<const Family*>({TIESHARD_FAMILIES(TIESHARD_ADDRESS_OF_FAMILY)});
+#undef TIESHARD_ADDRESS_OF_FAMILY
 }
 
 } // namespace
@@ -35,16 +32,18 @@ const Family& require_family(const HfConfig& config) {
   for (const Family* family : known_families()) {
     known += concat(known.empty() ? "" : ", ", family->name());
   }
-  throw InputError({.code = Code::kUnknownArchitecture,
-                    .what = "the model family is not known",
-                    .where = config.where(),
-                    .why = concat("model_type is \"",
-                                  config.model_type(),
-                                  "\", architectures begins with \"",
-                                  config.architecture(),
-                                  "\"; known: ",
-                                  known),
-                    .fix = "use a checkpoint of a known family, or build the module yourself and load it by name"});
+  throw InputError(
+      {.code = Code::kUnknownArchitecture,
+       .what = "the model family is not known",
+       .where = config.where(),
+       .why = concat("model_type is \"",
+                     config.model_type(),
+                     "\", architectures begins with \"",
+                     config.architecture(),
+                     "\"; known: ",
+                     known),
+       .fix = "use a checkpoint of a known family, add this one as docs/new_model.md shows, or build the module "
+              "yourself and load it by name"});
 }
 
 } // namespace tieshard

@@ -7,11 +7,13 @@
 
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "tieshard/core/checkpoint/hf_config.h"
+#include "tieshard/core/families/decoder_config.h"
 #include "tieshard/core/families/parameter_table.h"
 
 namespace tieshard {
@@ -60,13 +62,19 @@ class Family {
 
   /// One unit for each decoder layer, in order; what no unit takes belongs to the root.
   virtual std::vector<UnitSpec> units(const HfConfig& config) const = 0;
+
+  /// What the decoder of `config` is made from; nothing for a family that is no gated decoder and has a module of its
+  /// own. @throws InputError config-missing-key, config-value
+  virtual std::optional<DecoderConfig> decoder(const HfConfig&) const {
+    return std::nullopt;
+  }
 };
 
 /// The family of `config`, or null when none is known.
 const Family* find_family(const HfConfig& config);
 
 /// As find_family, for callers that cannot go on without. @throws InputError unknown-architecture, listing the known
-/// ones
+/// ones and pointing to docs/new_model.md
 const Family& require_family(const HfConfig& config);
 
 } // namespace tieshard

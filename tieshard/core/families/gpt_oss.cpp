@@ -1,96 +1,62 @@
-#include "tieshard/core/families/gpt_oss.h"
+// GPT-OSS: experts in one tensor a layer, sinks, and a window in every other layer. A release stores its experts as
+// MXFP4; here they are as the model holds them.
+// Source: transformers GptOssConfig and GptOssForCausalLM (5.24).
 
-#include "tieshard/core/families/config_sizes.h"
-#include "tieshard/core/families/gated_decoder.h"
+#include "tieshard/core/families/attention_windows.h"
+#include "tieshard/core/families/decoder_family.h"
+#include "tieshard/core/families/decoder_fields.h"
+#include "tieshard/core/families/known_families.h"
 
 namespace tieshard {
 namespace {
 
-struct GptOssSizes {
-  GatedDecoderSizes decoder;
-  std::int64_t heads = 0;
-  std::int64_t experts = 0;
-};
-
-GptOssSizes sizes_of(const HfConfig& config) {
-  GptOssSizes sizes;
-  sizes.heads = positive(config, "num_attention_heads");
-  const std::int64_t key_value_heads = positive_or(config, "num_key_value_heads", 8);
-  require_multiple(config, "num_attention_heads", sizes.heads, "num_key_value_heads", key_value_heads);
-  const std::int64_t head_dim = positive_or(config, "head_dim", 64);
-  const std::int64_t layers = positive(config, "num_hidden_layers");
-  require_layer_count(config, "num_hidden_layers", layers);
-  sizes.experts = positive(config, config.has("num_local_experts") ? "num_local_experts" : "num_experts");
-  sizes.decoder = {.vocab = positive(config, "vocab_size"),
-                   .hidden = positive(config, "hidden_size"),
-                   .layers = layers,
-                   .query = product(config, "head_dim", sizes.heads, head_dim),
-                   .key_value = product(config, "head_dim", key_value_heads, head_dim),
-                   .intermediate = positive(config, "intermediate_size"),
-                   .attention_bias = config.boolean_or("attention_bias", true),
-                   .mlp_bias = true};
-  return sizes;
+/// What transformers has for a config.json that says nothing of rotary embedding.
+RopeConfig default_rope() {
+  return {.type = "yarn",
+          .theta = 150'000.0,
+          .factor = 32.0,
+          .original_max_position_embeddings = 4096,
+          .beta_fast = 32.0,
+          .beta_slow = 1.0,
+          .truncate = false};
 }
 
-/// Experts are one tensor for all of them, used as x @ W: [experts, in, out].
-void add_experts(TableBuilder& builder, const std::string& mlp, const GptOssSizes& sizes) {
-  const std::int64_t experts = sizes.experts;
-  const std::int64_t hidden = sizes.decoder.hidden;
-  const std::int64_t inner = sizes.decoder.intermediate;
-  builder.linear(mlp + ".router", experts, hidden, true);
-  builder.add(mlp + ".experts.gate_up_proj", {experts, hidden, 2 * inner});
-  builder.add(mlp + ".experts.gate_up_proj_bias", {experts, 2 * inner});
-  builder.add(mlp + ".experts.down_proj", {experts, inner, hidden});
-  builder.add(mlp + ".experts.down_proj_bias", {experts, hidden});
+void set_experts(const HfConfig& config, DecoderConfig& decoder) {
+  const ExpertsConfig experts{.count = expert_count(config, 128),
+                              .chosen = config.integer_or("num_experts_per_tok", 4),
+                              .intermediate_size = decoder.intermediate_size,
+                              .layout = ExpertLayout::kStackedInterleaved,
+                              .swiglu_limit = config.number_or("swiglu_limit", 7.0)};
+  require_experts(config, decoder, experts);
+  decoder.experts = experts;
+  for (DecoderLayerConfig& layer : decoder.layers) {
+    layer.experts = true;
+  }
+  refuse_other_number(config, "swiglu_alpha", 1.702);
+  refuse_true(config, "output_router_logits"); // adds a loss of the router
 }
 
-class GptOssFamily final : public Family {
- public:
-  std::string_view name() const override {
-    return "gpt_oss";
-  }
-
-  bool matches(const HfConfig& config) const override {
-    return is_model_class(config, "gpt_oss", {"GptOssForCausalLM"});
-  }
-
-  ParameterTable table(const HfConfig& config) const override {
-    const GptOssSizes sizes = sizes_of(config);
-    const GatedDecoderSizes& decoder = sizes.decoder;
-    TableBuilder builder(config);
-    builder.add("model.embed_tokens.weight", {decoder.vocab, decoder.hidden});
-    for (std::int64_t index = 0; index < decoder.layers; ++index) {
-      const std::string layer = layer_name(kDecoderStack, index);
-      builder.add(layer + ".self_attn.sinks", {sizes.heads});
-      add_attention_projections(builder, layer, decoder);
-      add_experts(builder, layer + ".mlp", sizes);
-      builder.add(layer + ".input_layernorm.weight", {decoder.hidden});
-      builder.add(layer + ".post_attention_layernorm.weight", {decoder.hidden});
-    }
-    builder.add("model.norm.weight", {decoder.hidden});
-    builder.add("lm_head.weight", {decoder.vocab, decoder.hidden});
-    return builder.take();
-  }
-
-  std::vector<FamilyTie> ties(const HfConfig&) const override {
-    return {{.canonical = "model.embed_tokens.weight", .alias = "lm_head.weight"}};
-  }
-
-  bool tied_by_default() const override {
-    return false;
-  }
-
-  std::vector<UnitSpec> units(const HfConfig& config) const override {
-    std::vector<UnitSpec> units;
-    append_layer_units(units, kDecoderStack, sizes_of(config).decoder.layers);
-    return units;
-  }
-};
+DecoderConfig read_gpt_oss(const HfConfig& config) {
+  DecoderConfig decoder = read_decoder(config,
+                                       {.num_key_value_heads = 8,
+                                        .head_dim = 64,
+                                        .max_position_embeddings = 131'072,
+                                        .rms_norm_eps = 1e-5,
+                                        .activation_key = ""}); // "hidden_act": "silu" is written and not used
+  decoder.query_key_value_bias = config.boolean_or("attention_bias", true);
+  decoder.output_bias = decoder.query_key_value_bias;
+  decoder.sinks = true;
+  set_experts(config, decoder);
+  set_windows_by_layer(config, decoder, sliding_window(config, 128), [](std::int64_t layer) { return layer % 2 == 0; });
+  decoder.ropes = {read_rotary(config, decoder, {.rope = default_rope()})};
+  return decoder;
+}
 
 } // namespace
 
 const Family& gpt_oss_family() {
-  static const GptOssFamily family;
+  static const DecoderFamily family(
+      {.name = "gpt_oss", .model_type = "gpt_oss", .architecture = "GptOssForCausalLM", .decoder = read_gpt_oss});
   return family;
 }
 
