@@ -8,6 +8,7 @@
 
 #include <CLI/App.hpp>
 
+#include "tieshard/cli/decoder_text.h"
 #include "tieshard/cli/flags.h"
 #include "tieshard/cli/json_output.h"
 #include "tieshard/cli/model_view.h"
@@ -157,6 +158,12 @@ void print_folded_tensors(const ResolvedModel& view, const Stream& out) {
   table.print(out);
 }
 
+/// Null for a model that is none.
+OrderedJson decoder_document(const ResolvedModel& view) {
+  const auto decoder = view.family == nullptr ? std::nullopt : view.family->decoder(view.checkpoint.config());
+  return decoder ? to_json(*decoder) : OrderedJson();
+}
+
 OrderedJson document(const ResolvedModel& view) {
   const Checkpoint& checkpoint = view.checkpoint;
   OrderedJson files = OrderedJson::array();
@@ -185,6 +192,7 @@ OrderedJson document(const ResolvedModel& view) {
           {"groups", to_json(view.ties.groups())},
           {"tensors", tensors},
           {"config", OrderedJson::parse(checkpoint.config().json().dump())},
+          {"decoder", decoder_document(view)},
           {"findings", to_json(view.findings)}};
 }
 
@@ -225,7 +233,9 @@ void add_inspect(CLI::App& app, Verb& chosen) {
       ->needs(tensor);
   add_open_flags(*verb, options->open);
   verb->add_flag("--all", options->all, "List every tensor with its file and first byte")->excludes(tensor);
-  verb->add_flag("--json", options->json, "Print JSON: all of config, files, tensors and ties");
+  verb->add_flag("--json",
+                 options->json,
+                 "Print JSON: all of config, decoder (config with its defaults), files, tensors and ties");
   verb->footer(
       "Examples:\n"
       "  tieshard inspect smollm2/\n"
