@@ -72,6 +72,11 @@ bench-lora: build ## Measure LoRA against PEFT and against full training; fails 
 	@tools/setup.sh test
 	@python bench/bench_lora.py $(ARGS)
 
+.PHONY: bench-families
+bench-families: build ## Measure a step of dense and mixture models against transformers (docs/benchmarks.md)
+	@tools/setup.sh test
+	@python bench/bench_families.py $(ARGS)
+
 .PHONY: bench-sharding
 bench-sharding: build ## Measure what sharding adds to a step, by layers and by ranks (docs/benchmarks.md)
 	@cmake --build --preset release --target bench_sharding

@@ -51,7 +51,7 @@ inline PlannedLlama load_llama(const std::filesystem::path& directory,
 
 /// The whole model on this rank alone, without fully_shard: the reference that sharded ones are compared with.
 inline std::shared_ptr<LanguageModel> load_whole(const std::filesystem::path& directory,
-                                            at::ScalarType dtype = at::ScalarType::Float) {
+                                                 at::ScalarType dtype = at::ScalarType::Float) {
   return load_llama(directory, DeviceMesh(), ShardDimPolicy::kLast, dtype).model;
 }
 

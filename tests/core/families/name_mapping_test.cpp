@@ -201,7 +201,8 @@ TEST(NameMapping, RenamesOldGpt2FilesTogetherWithTheirMasks) {
 
 TEST(NameMapping, TakesQuantisedBlocksAndScalesAlong) {
   const std::string config = R"({"model_type": "gpt_oss", "num_local_experts": 2, "num_experts_per_tok": 1,
-    "num_key_value_heads": 1, "head_dim": 2, )" + kTiny;
+    "num_key_value_heads": 1, "head_dim": 2, )" +
+                             kTiny;
   std::vector<FixtureTensor> tensors = tensors_of(config, [](const std::string& name) { return "module." + name; });
   std::erase_if(tensors, [](const FixtureTensor& each) { return each.name.ends_with("down_proj"); });
   const std::string experts = "model.layers.0.mlp.experts.down_proj";

@@ -3,6 +3,7 @@
 #include "tieshard/runtime/models/lean_functions.h"
 
 #include <functional>
+#include <optional>
 #include <vector>
 
 #include <ATen/ATen.h>
@@ -59,10 +60,40 @@ TEST(RmsNormFunction, HasTheValuesAndGradientsOfSingleOperations) {
           {wave({2, 3, 33}, 0.7), wave({33}, 1.3)});
 }
 
-TEST(SiluTimesFunction, HasTheValuesAndGradientsOfSingleOperations) {
-  compare([](const Leaves& leaf) { return activated_times(leaf[0], leaf[1], GateActivation::kSilu); },
-          [](const Leaves& leaf) { return at::silu(leaf[0]) * leaf[1]; },
-          {wave({2, 3, 17}, 0.7) * 4, wave({2, 3, 17}, 1.3)});
+TEST(RmsNormFunction, MultipliesByOnePlusTheWeightInFloat32ForGemma) {
+  constexpr double kEps = 1e-6;
+  compare([](const Leaves& leaf) { return rms_norm(leaf[0], leaf[1], kEps, NormScale::kOnePlusWeight); },
+          [](const Leaves& leaf) {
+            const at::Tensor wide = leaf[0].to(at::kFloat);
+            const at::Tensor scale = at::rsqrt(wide.pow(2).mean(-1, true) + kEps);
+            return (wide * scale * (1 + leaf[1].to(at::kFloat))).to(leaf[0].scalar_type());
+          },
+          {wave({2, 3, 33}, 0.7), wave({33}, 1.3)});
+}
+
+TEST(ActivatedTimesFunction, HasTheValuesAndGradientsOfSingleOperations) {
+  const auto expect = [](GateActivation activation, const std::function<at::Tensor(const at::Tensor&)>& plain) {
+    compare([&](const Leaves& leaf) { return activated_times(leaf[0], leaf[1], activation); },
+            [&](const Leaves& leaf) { return plain(leaf[0]) * leaf[1]; },
+            {wave({2, 3, 17}, 0.7) * 4, wave({2, 3, 17}, 1.3)});
+  };
+  expect(GateActivation::kSilu, [](const at::Tensor& x) { return at::silu(x); });
+  expect(GateActivation::kGeluTanh, [](const at::Tensor& x) { return at::gelu(x, "tanh"); });
+  expect(GateActivation::kGeluErf, [](const at::Tensor& x) { return at::gelu(x); });
+}
+
+TEST(ClampedSwigluFunction, HasTheValuesAndGradientsOfSingleOperations) {
+  constexpr double kLimit = 2.5;
+  const at::Tensor x = wave({4, 5, 22}, 0.7) * 6; // beyond the limit on both sides
+  ASSERT_GT((x > kLimit).sum().item<int>(), 50);
+  ASSERT_GT((x < -kLimit).sum().item<int>(), 50);
+  compare([](const Leaves& leaf) { return clamped_swiglu(leaf[0], kLimit); },
+          [](const Leaves& leaf) {
+            const at::Tensor gate = leaf[0].slice(-1, 0, std::nullopt, 2).clamp_max(kLimit);
+            const at::Tensor up = leaf[0].slice(-1, 1, std::nullopt, 2).clamp(-kLimit, kLimit);
+            return (up + 1) * gate * at::sigmoid(1.702 * gate);
+          },
+          {x});
 }
 
 TEST(RmsNormFunction, GivesFrozenInputsNoGradient) {

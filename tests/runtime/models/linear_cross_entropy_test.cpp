@@ -45,7 +45,8 @@ void compare(Inputs in, double relative) {
   (expected * 3).backward();
   const at::Tensor x_gradient = std::exchange(in.x.mutable_grad(), {});
   const at::Tensor weight_gradient = std::exchange(in.weight.mutable_grad(), {});
-  const at::Tensor loss = linear_cross_entropy_sum(in.x, in.weight, in.targets, {.ignored = kIgnoredLabel, .scale = kScale});
+  const at::Tensor loss =
+      linear_cross_entropy_sum(in.x, in.weight, in.targets, {.ignored = kIgnoredLabel, .scale = kScale});
   EXPECT_EQ(loss.scalar_type(), at::kFloat);
   EXPECT_NEAR(loss.item<double>(), expected.item<double>(), 1e-5 * expected.item<double>());
   (loss * 3).backward();

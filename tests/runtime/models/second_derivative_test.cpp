@@ -70,7 +70,9 @@ TEST(SecondDerivative, OfALinearLayer) {
 TEST(SecondDerivative, OfTheLoss) {
   const at::Tensor targets = at::arange(3, at::kLong);
   expect_refused_or_right(
-      [&](const Leaves& leaf) { return linear_cross_entropy_sum(leaf[0], leaf[1], targets, {.ignored = kIgnoredLabel}); },
+      [&](const Leaves& leaf) {
+        return linear_cross_entropy_sum(leaf[0], leaf[1], targets, {.ignored = kIgnoredLabel});
+      },
       [&](const Leaves& leaf) {
         return at::cross_entropy_loss(at::matmul(leaf[0], leaf[1].t()), targets, {}, at::Reduction::Sum);
       },

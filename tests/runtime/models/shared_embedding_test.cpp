@@ -117,7 +117,8 @@ TEST(SharedEmbedding, IsAddedIntoTheHeadsGradientWithoutASecondWholeOne) {
   at::Tensor weight = at::full({kMany, 64}, 0.01).requires_grad_();
   const SharedEmbedding embedding(weight);
   const at::Tensor ids = at::arange(8, at::kLong);
-  const at::Tensor loss = linear_cross_entropy_sum(embedding.lookup(weight, ids, -1), weight, ids, {.ignored = kIgnoredLabel, .scale = 1.0});
+  const at::Tensor loss = linear_cross_entropy_sum(
+      embedding.lookup(weight, ids, -1), weight, ids, {.ignored = kIgnoredLabel, .scale = 1.0});
   const AllocationPeak peak; // the head's gradient is there already
   loss.backward();
   EXPECT_LE(peak.most(), kWhole / 8);

@@ -48,8 +48,8 @@ struct ForwardFlags {
 };
 
 struct Inputs {
-  at::Tensor ids;    ///< int64 [B, T]
-  at::Tensor labels; ///< undefined, or int64 [B, T]
+  at::Tensor ids;           ///< int64 [B, T]
+  at::Tensor labels;        ///< undefined, or int64 [B, T]
   at::Tensor decoder_ids{}; ///< of an encoder-decoder, int64 [B, T]
 };
 
@@ -109,7 +109,8 @@ Inputs read_inputs(const ForwardFlags& flags, std::int64_t vocab) {
     return {TokenData::open(flags.tokens, {.dtype = dtype, .sequence = 1, .vocab_size = vocab}).head(flags.count), {}};
   }
   const SafetensorsFile file = SafetensorsFile::open(flags.tokens);
-  Inputs inputs{read_integers(file, "input_ids"), read_integers(file, "labels"), read_integers(file, "decoder_input_ids")};
+  Inputs inputs{
+      read_integers(file, "input_ids"), read_integers(file, "labels"), read_integers(file, "decoder_input_ids")};
   if (!inputs.ids.defined()) {
     throw InputError({.code = Code::kDataMalformed,
                       .what = "the token file has no input_ids",
@@ -170,8 +171,8 @@ void forward_on(const ForwardFlags& flags, at::ScalarType dtype, const DeviceMes
   agree(mesh, "tokens", [&] { inputs = read_inputs(flags, parallel.checkpoint.config().integer("vocab_size")); });
   const at::NoGradGuard no_grad;
   parallel.model->eval();
-  const SequenceInfo info{.decoder_ids_BT = inputs.decoder_ids.defined() ? inputs.decoder_ids.to(mesh.device())
-                                                                          : inputs.decoder_ids};
+  const SequenceInfo info{.decoder_ids_BT =
+                              inputs.decoder_ids.defined() ? inputs.decoder_ids.to(mesh.device()) : inputs.decoder_ids};
   const at::Tensor logits =
       parallel.model->forward(inputs.ids.to(mesh.device()), info).to(at::kCPU, at::kFloat).contiguous();
   at::Tensor loss;

@@ -36,8 +36,8 @@ enum class ProjectionLayout {
 
 /// How a layer's experts are stored and registered.
 enum class ExpertLayout {
-  kMlpExperts,      ///< mlp.gate, mlp.experts.N.{gate,up,down}_proj (Qwen3-MoE)
-  kBlockSparseMoe,  ///< block_sparse_moe.gate, block_sparse_moe.experts.N.{w1,w3,w2} (Mixtral)
+  kMlpExperts,         ///< mlp.gate, mlp.experts.N.{gate,up,down}_proj (Qwen3-MoE)
+  kBlockSparseMoe,     ///< block_sparse_moe.gate, block_sparse_moe.experts.N.{w1,w3,w2} (Mixtral)
   kStackedInterleaved, ///< mlp.router with bias, mlp.experts.{gate_up,down}_proj [E, in, out] with biases; columns of
                        ///< gate_up alternate gate, up; clamped SwiGLU (GPT-OSS)
 };

@@ -32,9 +32,9 @@ struct T5Config {
   double dropout = 0.1; ///< in training
   bool gated = false;   ///< wi_0 and wi_1 in place of wi: version 1.1
   T5Activation activation = T5Activation::kRelu;
-  bool scale_head = true;             ///< what the head is applied to is multiplied by model_size ** -0.5
-  std::int64_t pad_token_id = 0;      ///< takes the place of an ignored label in what the decoder is given
-  std::int64_t decoder_start_id = 0;  ///< what the decoder is given first
+  bool scale_head = true;            ///< what the head is applied to is multiplied by model_size ** -0.5
+  std::int64_t pad_token_id = 0;     ///< takes the place of an ignored label in what the decoder is given
+  std::int64_t decoder_start_id = 0; ///< what the decoder is given first
 
   /// @throws InputError config-missing-key, config-value (sizes that do not fit together, another activation)
   static T5Config from(const HfConfig& config);

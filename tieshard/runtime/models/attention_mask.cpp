@@ -38,10 +38,9 @@ at::Tensor token_positions(std::int64_t length, std::int64_t past, const at::Ten
     return index;
   }
   const at::Tensor documents = documents_BT.to(device);
-  const at::Tensor begins =
-      at::cat({at::ones({documents.size(0), 1}, documents.options().dtype(at::kBool)),
-               documents.narrow(1, 1, length - 1) != documents.narrow(1, 0, length - 1)},
-              1);
+  const at::Tensor begins = at::cat({at::ones({documents.size(0), 1}, documents.options().dtype(at::kBool)),
+                                     documents.narrow(1, 1, length - 1) != documents.narrow(1, 0, length - 1)},
+                                    1);
   const at::Tensor begin = std::get<0>(at::cummax(at::where(begins, index, at::zeros_like(index)), 1));
   return index - begin;
 }

@@ -22,10 +22,10 @@ struct AttentionMask {
 };
 
 struct AttentionMaskOptions {
-  std::int64_t past = 0;        ///< keys before the first query's own
-  std::int64_t window = 0;      ///< keys that a query sees at most, its own included; 0: all
-  at::Tensor documents_BT{};    ///< int64, not decreasing; undefined: one document. Not with `past`
-  at::TensorOptions options{};  ///< dtype and device of the bias
+  std::int64_t past = 0;       ///< keys before the first query's own
+  std::int64_t window = 0;     ///< keys that a query sees at most, its own included; 0: all
+  at::Tensor documents_BT{};   ///< int64, not decreasing; undefined: one document. Not with `past`
+  at::TensorOptions options{}; ///< dtype and device of the bias
 };
 
 /// The mask of `length` queries on past + length keys; without a bias wherever none is needed.

@@ -29,9 +29,9 @@ DecoderModelImpl::DecoderModelImpl(const DecoderConfig& config, bool tied, const
 DecoderPass DecoderModelImpl::begin_pass(const at::Tensor& x_BTH, const SequenceInfo& info) const {
   const std::int64_t length = x_BTH.size(1);
   const std::int64_t past = info.cache == nullptr ? 0 : info.cache->length();
-  DecoderPass pass{.cache = info.cache};
-  const at::Tensor positions =
-      token_positions(length, past, info.documents_BT, rotary_.front()->inv_freq.device());
+  DecoderPass pass;
+  pass.cache = info.cache;
+  const at::Tensor positions = token_positions(length, past, info.documents_BT, rotary_.front()->inv_freq.device());
   for (const RotaryEmbedding& rotary : rotary_) {
     pass.angles.push_back(rotary->forward(positions, x_BTH.scalar_type()));
   }
@@ -60,9 +60,8 @@ at::Tensor DecoderModelImpl::forward(const at::Tensor& ids_BT, const SequenceInf
   // Shared, since a layer runs again in the backward pass with activation checkpointing.
   const auto pass = std::make_shared<const DecoderPass>(begin_pass(x_BTH, info));
   for (DecoderLayer& layer : decoder_layers) {
-    x_BTH = runner.run(*layer, x_BTH, [layer = layer.get(), pass](const at::Tensor& x) {
-      return layer->forward(x, *pass);
-    });
+    x_BTH = runner.run(
+        *layer, x_BTH, [layer = layer.get(), pass](const at::Tensor& x) { return layer->forward(x, *pass); });
   }
   if (info.cache != nullptr) {
     info.cache->advance(ids_BT.size(1));

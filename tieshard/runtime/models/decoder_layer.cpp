@@ -76,20 +76,16 @@ at::Tensor DecoderAttentionImpl::forward(const at::Tensor& x_BTH, const DecoderP
   if (pass.cache != nullptr) {
     std::tie(k_BKSD, v_BKSD) = pass.cache->append(layer_, k_BKSD, v_BKSD);
   }
-  const at::Tensor y_BNTD = attend(q_BNTD,
-                                   k_BKSD,
-                                   v_BKSD,
-                                   pass.masks[static_cast<std::size_t>(layer_)],
-                                   {.scale = scale_,
-                                    .softcap = softcap_,
-                                    .dropout = is_training() ? dropout_ : 0.0,
-                                    .sinks = sinks_});
+  const at::Tensor y_BNTD =
+      attend(q_BNTD,
+             k_BKSD,
+             v_BKSD,
+             pass.masks[static_cast<std::size_t>(layer_)],
+             {.scale = scale_, .softcap = softcap_, .dropout = is_training() ? dropout_ : 0.0, .sinks = sinks_});
   return o_proj_->forward(y_BNTD.transpose(1, 2).reshape({x_BTH.size(0), x_BTH.size(1), heads_ * head_dim_}));
 }
 
-DecoderLayerImpl::DecoderLayerImpl(const DecoderConfig& config,
-                                   std::int64_t layer,
-                                   const at::TensorOptions& options) {
+DecoderLayerImpl::DecoderLayerImpl(const DecoderConfig& config, std::int64_t layer, const at::TensorOptions& options) {
   const auto norm = [&](const char* name) {
     return register_module(name, RmsNorm(config.hidden_size, config.rms_norm_eps, options, config.norm_scale));
   };

@@ -70,7 +70,7 @@ class DecoderLayerImpl : public torch::nn::Module {
   at::Tensor feed_forward(const at::Tensor& x_BTH);
 
   DecoderAttention self_attn_{nullptr};
-  GatedMlp mlp_{nullptr};          ///< one of these three
+  GatedMlp mlp_{nullptr}; ///< one of these three
   SparseMoe sparse_moe_{nullptr};
   StackedMoe stacked_moe_{nullptr};
   RmsNorm input_layernorm_{nullptr}, post_attention_layernorm_{nullptr};

@@ -21,8 +21,8 @@ namespace tieshard {
 
 /// Every choice of every token, by expert and then by token.
 struct ExpertRouting {
-  at::Tensor rows_M;               ///< int64: the token of each choice
-  at::Tensor weights_M;            ///< of its expert's result; carries the router's gradient
+  at::Tensor rows_M;                ///< int64: the token of each choice
+  at::Tensor weights_M;             ///< of its expert's result; carries the router's gradient
   std::vector<std::int64_t> counts; ///< choices of each expert, [E], zeros included
 
   /// x [R, H] -> the row of each choice, [M, H].

@@ -11,8 +11,7 @@ namespace tieshard {
 SparseMoeImpl::SparseMoeImpl(const DecoderConfig& config, const at::TensorOptions& options)
     : config_(config.experts.value()) {
   gate_ = register_module("gate", Linear(config.hidden_size, config_.count, /*with_bias=*/false, options));
-  const GatedMlpNames names =
-      config_.layout == ExpertLayout::kBlockSparseMoe ? kMixtralExpertNames : GatedMlpNames{};
+  const GatedMlpNames names = config_.layout == ExpertLayout::kBlockSparseMoe ? kMixtralExpertNames : GatedMlpNames{};
   auto experts = register_module("experts", torch::nn::ModuleList());
   for (std::int64_t expert = 0; expert < config_.count; ++expert) {
     experts_.emplace_back(config, config_.intermediate_size, options, names);
@@ -54,10 +53,8 @@ at::Tensor StackedMoeImpl::forward(const at::Tensor& x_BTH) {
   const ExpertRouting routing = route(router_->forward(x), config_);
   const at::Tensor both =
       grouped_linear(routing.dispatch(x), experts_->gate_up_proj, experts_->gate_up_proj_bias, routing.counts);
-  const at::Tensor y = grouped_linear(clamped_swiglu(both, config_.swiglu_limit),
-                                      experts_->down_proj,
-                                      experts_->down_proj_bias,
-                                      routing.counts);
+  const at::Tensor y = grouped_linear(
+      clamped_swiglu(both, config_.swiglu_limit), experts_->down_proj, experts_->down_proj_bias, routing.counts);
   return routing.combine(y, x.size(0)).view_as(x_BTH);
 }
 

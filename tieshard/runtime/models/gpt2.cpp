@@ -46,9 +46,7 @@ Gpt2AttentionImpl::Gpt2AttentionImpl(const Gpt2Config& config, std::int64_t laye
 
 at::Tensor Gpt2AttentionImpl::forward(const at::Tensor& x_BTH, const AttentionMask& mask, KvCache* cache) {
   const std::vector<at::Tensor> parts = c_attn_->forward(x_BTH).chunk(3, -1);
-  const auto split = [&](const at::Tensor& x) {
-    return x.reshape({x.size(0), x.size(1), heads_, -1}).transpose(1, 2);
-  };
+  const auto split = [&](const at::Tensor& x) { return x.reshape({x.size(0), x.size(1), heads_, -1}).transpose(1, 2); };
   at::Tensor k = split(parts[1]);
   at::Tensor v = split(parts[2]);
   if (cache != nullptr) {
@@ -83,8 +81,7 @@ at::Tensor Gpt2BlockImpl::forward(const at::Tensor& x_BTH, const AttentionMask& 
   return y_BTH + mlp_->forward(ln_2_->forward(y_BTH));
 }
 
-Gpt2ModelImpl::Gpt2ModelImpl(const Gpt2Config& config, bool tied, const at::TensorOptions& options)
-    : config_(config) {
+Gpt2ModelImpl::Gpt2ModelImpl(const Gpt2Config& config, bool tied, const at::TensorOptions& options) : config_(config) {
   wte = register_module("wte", Embedding(config.vocab_size, config.hidden_size, std::nullopt, options, tied));
   wpe_ = register_module("wpe", Embedding(config.positions, config.hidden_size, std::nullopt, options));
   auto h = register_module("h", torch::nn::ModuleList());
@@ -99,18 +96,18 @@ at::Tensor Gpt2ModelImpl::forward(const at::Tensor& ids_BT, const SequenceInfo& 
   const std::int64_t length = ids_BT.size(1);
   const std::int64_t past = info.cache == nullptr ? 0 : info.cache->length();
   if (past + length > config_.positions) {
-    throw InputError({.code = Code::kConfigValue,
-                      .what = "a sequence is longer than the model has positions for",
-                      .where = "transformer.wpe.weight",
-                      .why = concat("it has ", config_.positions, " positions, the sequence ", past + length, " tokens"),
-                      .fix = "use shorter sequences (--seq-len)"});
+    throw InputError(
+        {.code = Code::kConfigValue,
+         .what = "a sequence is longer than the model has positions for",
+         .where = "transformer.wpe.weight",
+         .why = concat("it has ", config_.positions, " positions, the sequence ", past + length, " tokens"),
+         .fix = "use shorter sequences (--seq-len)"});
   }
   const at::Tensor positions = token_positions(length, past, info.documents_BT, ids_BT.device());
   at::Tensor x_BTH = wte->forward(ids_BT) + wpe_->forward(positions.dim() == 1 ? positions.unsqueeze(0) : positions);
   x_BTH = at::dropout(x_BTH, config_.embedding_dropout, is_training());
   const AttentionMask mask = make_attention_mask(
-      length,
-      {.past = past, .documents_BT = info.documents_BT, .options = x_BTH.options().requires_grad(false)});
+      length, {.past = past, .documents_BT = info.documents_BT, .options = x_BTH.options().requires_grad(false)});
   for (Gpt2Block& block : blocks) {
     x_BTH = runner.run(*block, x_BTH, [block = block.get(), mask, cache = info.cache](const at::Tensor& x) {
       return block->forward(x, mask, cache);

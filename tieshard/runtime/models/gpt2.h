@@ -11,6 +11,8 @@
 
 #include <vector>
 
+#include <torch/nn/modules/container/modulelist.h>
+
 #include "tieshard/core/families/gpt2.h"
 #include "tieshard/runtime/models/attention_mask.h"
 #include "tieshard/runtime/models/language_model.h"

@@ -63,12 +63,10 @@ std::int64_t LanguageModel::count_targets(const at::Tensor& labels_BT) const {
 }
 
 at::Tensor LanguageModel::loss_sum(const at::Tensor& logits_BTV, const at::Tensor& labels_BT) const {
-  return predicts_next() ? causal_lm_loss_sum(logits_BTV, labels_BT)
-                         : at::cross_entropy_loss(logits_BTV.flatten(0, 1).to(at::kFloat),
-                                                  labels_BT.flatten(),
-                                                  {},
-                                                  at::Reduction::Sum,
-                                                  kIgnoredLabel);
+  return predicts_next()
+             ? causal_lm_loss_sum(logits_BTV, labels_BT)
+             : at::cross_entropy_loss(
+                   logits_BTV.flatten(0, 1).to(at::kFloat), labels_BT.flatten(), {}, at::Reduction::Sum, kIgnoredLabel);
 }
 
 std::int64_t count_targets(const at::Tensor& labels_BT) {

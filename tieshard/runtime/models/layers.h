@@ -87,10 +87,7 @@ TORCH_MODULE(Embedding);
 /// x / sqrt(mean(x^2) + eps) over the last dim, in float32, times the weight (rms_norm of lean_functions.h).
 class RmsNormImpl : public torch::nn::Module {
  public:
-  RmsNormImpl(std::int64_t size,
-              double eps,
-              const at::TensorOptions& options,
-              NormScale scale = NormScale::kWeight);
+  RmsNormImpl(std::int64_t size, double eps, const at::TensorOptions& options, NormScale scale = NormScale::kWeight);
   at::Tensor forward(const at::Tensor& x) const;
 
   at::Tensor weight;

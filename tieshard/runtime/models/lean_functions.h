@@ -20,16 +20,13 @@ namespace tieshard {
 /// x / sqrt(mean(x^2) + eps) over the last dim, computed in float32, and times the weight: rounded to x's dtype first,
 /// then multiplied in it (kWeight, as transformers' LlamaRMSNorm), or times one plus the weight in float32 and rounded
 /// after that (kOnePlusWeight, as GemmaRMSNorm). x [..., H], weight [H].
-at::Tensor rms_norm(const at::Tensor& x,
-                    const at::Tensor& weight,
-                    double eps,
-                    NormScale scale = NormScale::kWeight);
+at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps, NormScale scale = NormScale::kWeight);
 
 /// activation(gate) * up, of one shape.
 at::Tensor activated_times(const at::Tensor& gate, const at::Tensor& up, GateActivation activation);
 
-/// GPT-OSS's gated unit: of x [..., 2I], whose last dim alternates gate g and linear u, with g cut above at `limit` and u
-/// on both sides: (u + 1) * g * sigmoid(1.702 g) [..., I].
+/// GPT-OSS's gated unit: of x [..., 2I], whose last dim alternates gate g and linear u, with g cut above at `limit` and
+/// u on both sides: (u + 1) * g * sigmoid(1.702 g) [..., I].
 at::Tensor clamped_swiglu(const at::Tensor& x, double limit);
 
 /// cap * tanh(x / cap).

@@ -39,11 +39,12 @@ std::shared_ptr<LanguageModel> module_of(const Family& family,
   if (&family == &t5_family()) {
     return std::make_shared<T5ForConditionalGeneration>(T5Config::from(config), tied_head, options);
   }
-  throw InputError({.code = Code::kUnknownArchitecture,
-                    .what = "there is no module for this family",
-                    .where = config.where(),
-                    .why = concat("the family is ", family.name(), ", of which only names and shapes are known"),
-                    .fix = "use plan, load, reshard and doctor, which need no module; docs/new_model.md tells how to add one"});
+  throw InputError(
+      {.code = Code::kUnknownArchitecture,
+       .what = "there is no module for this family",
+       .where = config.where(),
+       .why = concat("the family is ", family.name(), ", of which only names and shapes are known"),
+       .fix = "use plan, load, reshard and doctor, which need no module; docs/new_model.md tells how to add one"});
 }
 
 } // namespace
@@ -51,10 +52,8 @@ std::shared_ptr<LanguageModel> module_of(const Family& family,
 std::shared_ptr<LanguageModel> make_model(const HfConfig& config,
                                           const TieRegistry& ties,
                                           const MakeModelOptions& options) {
-  auto model = module_of(require_family(config),
-                         config,
-                         ties,
-                         at::TensorOptions().device(options.device).dtype(options.dtype));
+  auto model =
+      module_of(require_family(config), config, ties, at::TensorOptions().device(options.device).dtype(options.dtype));
   validate_shared_object(*model, ties);
   return model;
 }

@@ -25,7 +25,7 @@ struct MakeModelOptions {
 /// @throws InputError unknown-architecture (also for a family whose module does not exist yet), config-missing-key,
 /// config-value
 std::shared_ptr<LanguageModel> make_model(const HfConfig& config,
-                                     const TieRegistry& ties,
-                                     const MakeModelOptions& options = {});
+                                          const TieRegistry& ties,
+                                          const MakeModelOptions& options = {});
 
 } // namespace tieshard

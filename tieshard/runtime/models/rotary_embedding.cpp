@@ -101,9 +101,8 @@ at::Tensor apply_rotary(const at::Tensor& x_BNTD, const RotaryAngles& angles) {
   const at::Tensor first = x.narrow(-1, 0, half);
   const at::Tensor second = x.narrow(-1, half, half);
   const at::Tensor turned = x * angles.cos + at::cat({-second, first}, -1) * angles.sin;
-  return turning == x_BNTD.size(-1)
-             ? turned
-             : at::cat({turned, x_BNTD.narrow(-1, turning, x_BNTD.size(-1) - turning)}, -1);
+  return turning == x_BNTD.size(-1) ? turned
+                                    : at::cat({turned, x_BNTD.narrow(-1, turning, x_BNTD.size(-1) - turning)}, -1);
 }
 
 } // namespace tieshard

@@ -37,17 +37,17 @@ struct SinkAttentionFunction : Function<SinkAttentionFunction> {
     const at::Tensor& y = saved[4];
     const at::Tensor& with_sink = saved[5];
     const at::Tensor& bias = saved[6];
-    auto [q_gradient, k_gradient, v_gradient] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
-        gradients[0],
-        saved[0],
-        saved[1],
-        saved[2],
-        y,
-        with_sink,
-        0.0,
-        context->saved_data["causal"].toBool(),
-        bias.defined() ? std::optional(bias) : std::nullopt,
-        context->saved_data["scale"].toDouble());
+    auto [q_gradient, k_gradient, v_gradient] =
+        at::_scaled_dot_product_flash_attention_for_cpu_backward(gradients[0],
+                                                                 saved[0],
+                                                                 saved[1],
+                                                                 saved[2],
+                                                                 y,
+                                                                 with_sink,
+                                                                 0.0,
+                                                                 context->saved_data["causal"].toBool(),
+                                                                 bias.defined() ? std::optional(bias) : std::nullopt,
+                                                                 context->saved_data["scale"].toDouble());
     at::Tensor sinks_gradient;
     if (context->needs_input_grad(3)) {
       const at::Tensor& sinks = saved[3];

@@ -8,9 +8,9 @@
 //         logsumexp that forward and backward share).
 //
 // Note: [Correction] A kernel without sinks gives y and l = logsumexp(scores). With the sink s, the logsumexp is
-//       l' = log(exp(l) + exp(s)) and the result y' = y exp(l - l'). The kernel's backward needs only its inputs, y' and
-//       l': it makes the weights exp(score - l') anew, and those are the right ones. The sink's own weight is
-//       exp(s - l'); its value is zero, so its gradient is the sum of -exp(s - l') (dy' . y').
+//       l' = log(exp(l) + exp(s)) and the result y' = y exp(l - l'). The kernel's backward needs only its inputs, y'
+//       and l': it makes the weights exp(score - l') anew, and those are the right ones. The sink's own weight is exp(s
+//       - l'); its value is zero, so its gradient is the sum of -exp(s - l') (dy' . y').
 
 #pragma once
 

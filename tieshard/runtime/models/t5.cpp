@@ -47,8 +47,8 @@ T5AttentionImpl::T5AttentionImpl(const T5Config& config,
   v_ = linear("v", config.model_size, inner);
   o_ = linear("o", inner, config.model_size);
   if (with_bias) {
-    relative_attention_bias_ = register_module(
-        "relative_attention_bias", Embedding(config.position_buckets, config.heads, std::nullopt, options));
+    relative_attention_bias_ = register_module("relative_attention_bias",
+                                               Embedding(config.position_buckets, config.heads, std::nullopt, options));
   }
 }
 
@@ -174,9 +174,9 @@ T5ForConditionalGeneration::T5ForConditionalGeneration(const T5Config& config,
   shared_ = register_module("shared", Embedding(config.vocab_size, config.model_size, std::nullopt, options, tied));
   encoder_ = register_module("encoder", T5Stack(config, shared_, /*is_decoder=*/false, options));
   decoder_ = register_module("decoder", T5Stack(config, shared_, /*is_decoder=*/true, options));
-  lm_head_ = register_module("lm_head",
-                             tied ? Linear(shared_->weight)
-                                  : Linear(config.model_size, config.vocab_size, /*with_bias=*/false, options));
+  lm_head_ = register_module(
+      "lm_head",
+      tied ? Linear(shared_->weight) : Linear(config.model_size, config.vocab_size, /*with_bias=*/false, options));
 }
 
 at::Tensor T5ForConditionalGeneration::hidden_states(const at::Tensor& ids_BS, const SequenceInfo& info) {

@@ -13,6 +13,8 @@
 
 #include <vector>
 
+#include <torch/nn/modules/container/modulelist.h>
+
 #include "tieshard/core/families/t5.h"
 #include "tieshard/runtime/models/language_model.h"
 
