@@ -1,5 +1,6 @@
 #include "tieshard/core/families/gpt2.h"
 
+#include "tieshard/core/base/error.h"
 #include "tieshard/core/families/config_sizes.h"
 #include "tieshard/core/families/table_builder.h"
 
