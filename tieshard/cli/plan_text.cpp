@@ -5,6 +5,7 @@
 #include "tieshard/cli/name_pattern.h"
 #include "tieshard/cli/table.h"
 #include "tieshard/core/base/units.h"
+#include "tieshard/core/families/expert_names.h"
 
 namespace tieshard::cli {
 namespace {
@@ -37,16 +38,30 @@ std::string times(std::size_t count, const std::string& text) {
 
 struct UnitSize {
   std::int64_t whole = 0;     ///< elements when gathered
+  std::int64_t experts = 0;   ///< the part of them that is of experts
   std::int64_t on_rank_0 = 0; ///< elements of the largest part
 };
 
 UnitSize size_of(const ShardPlan& plan, const PlanUnit& unit) {
   UnitSize size;
   for (const std::size_t i : unit.parameters) {
-    size.whole += numel(plan.parameters()[i].shape);
+    const std::int64_t elements = numel(plan.parameters()[i].shape);
+    size.whole += elements;
+    size.experts += is_expert_weight(plan.parameters()[i].fqn) ? elements : 0;
     size.on_rank_0 += numel(plan.local_shape(plan.parameters()[i], 0));
   }
   return size;
+}
+
+UnitSize size_of(const ShardPlan& plan) {
+  UnitSize all;
+  for (const PlanUnit& unit : plan.units()) {
+    const UnitSize size = size_of(plan, unit);
+    all.whole += size.whole;
+    all.experts += size.experts;
+    all.on_rank_0 += size.on_rank_0;
+  }
+  return all;
 }
 
 void print_units(const ShardPlan& plan, const Stream& out) {
@@ -62,20 +77,29 @@ void print_units(const ShardPlan& plan, const Stream& out) {
     return text;
   };
   const DType dtype = memory_dtype(plan);
-  Table table({left("unit"),
-               right("tensors"),
-               right("parameters"),
-               right(concat("gathered (", name(dtype), ")")),
-               right("on rank 0")});
+  const bool has_experts = size_of(plan).experts > 0;
+  std::vector<Column> columns{left("unit"),
+                              right("tensors"),
+                              right("parameters"),
+                              right(concat("gathered (", name(dtype), ")")),
+                              right("on rank 0")};
+  if (has_experts) {
+    columns.push_back(right("experts, gathered"));
+  }
+  Table table(columns);
   for (const NameGroup& group : fold_names(names, kind)) {
     const PlanUnit& unit = plan.units()[group.members.front()];
     const UnitSize size = size_of(plan, unit);
     const std::size_t count = group.members.size();
-    table.add({group.pattern,
-               times(count, std::to_string(unit.parameters.size())),
-               times(count, format_parameters(size.whole)),
-               times(count, format_bytes(bytes_in_memory(size.whole, dtype))),
-               times(count, format_bytes(bytes_in_memory(size.on_rank_0, dtype)))});
+    std::vector<std::string> row{group.pattern,
+                                 times(count, std::to_string(unit.parameters.size())),
+                                 times(count, format_parameters(size.whole)),
+                                 times(count, format_bytes(bytes_in_memory(size.whole, dtype))),
+                                 times(count, format_bytes(bytes_in_memory(size.on_rank_0, dtype)))};
+    if (has_experts) {
+      row.push_back(times(count, format_bytes(bytes_in_memory(size.experts, dtype))));
+    }
+    table.add(row);
   }
   table.print(out);
 }
@@ -159,6 +183,15 @@ void print_facts(const ShardPlan& plan, const PlanSummary& summary, const Stream
                       ", unit ",
                       unit.empty() ? "(root)" : unit)});
   }
+  if (const UnitSize all = size_of(plan); all.experts > 0) {
+    facts.add({"experts",
+               concat(format_parameters(all.experts), " of ", format_parameters(all.whole), " parameters"),
+               concat(format_bytes(bytes_in_memory(all.experts, memory_dtype(plan))),
+                      " (",
+                      name(memory_dtype(plan)),
+                      "), of which rank 0 holds ",
+                      format_bytes(summary.ranks.front().expert_bytes))});
+  }
   add_parts(facts, "uneven", plan, summary.uneven);
   add_parts(facts, "empty", plan, summary.empty);
   add_parts(facts, "replicated", plan, summary.replicated);
@@ -216,7 +249,8 @@ OrderedJson unit_entries(const ShardPlan& plan) {
     entries.push_back({{"name", unit.name},
                        {"parameters", names_of(plan, unit.parameters)},
                        {"elements", size.whole},
-                       {"gathered_bytes", bytes_in_memory(size.whole, memory_dtype(plan))}});
+                       {"gathered_bytes", bytes_in_memory(size.whole, memory_dtype(plan))},
+                       {"expert_bytes", bytes_in_memory(size.experts, memory_dtype(plan))}});
   }
   return entries;
 }
@@ -228,6 +262,7 @@ OrderedJson rank_entries(const PlanSummary& summary) {
       entries.push_back({{"rank", rank},
                          {"elements", group.elements},
                          {"parameter_bytes", group.memory_bytes},
+                         {"expert_bytes", group.expert_bytes},
                          {"gradient_bytes", group.memory_bytes},
                          {"adamw_bytes", adamw_bytes(group)},
                          {"total_bytes", training_bytes(group)},
@@ -292,6 +327,7 @@ OrderedJson plan_document(const ResolvedModel& view,
           {"shard_dim", shard_dim},
           {"param_dtype", name(memory_dtype(plan))},
           {"elements", plan.total_numel()},
+          {"expert_bytes", bytes_in_memory(size_of(plan).experts, memory_dtype(plan))},
           {"parameters", parameter_entries(plan)},
           {"units", unit_entries(plan)},
           {"per_rank", rank_entries(summary)},

@@ -25,8 +25,9 @@ void print_plan(const ResolvedModel& view,
 /// A line for each parameter: shape, dim, and the sizes of its parts on the ranks.
 void print_parameters(const ShardPlan& plan, const Stream& out);
 
-/// {"architecture", "ranks", "shard_dim", "param_dtype", "parameters": [...], "units": [...], "per_rank": [...],
-/// "per_host": [...], "step", "groups": [...], "uneven", "empty", "replicated", "findings"}
+/// {"architecture", "ranks", "shard_dim", "param_dtype", "elements", "expert_bytes", "parameters": [...],
+/// "units": [...], "per_rank": [...], "per_host": [...], "step", "groups": [...], "uneven", "empty", "replicated",
+/// "findings"}
 ///
 /// "parts" of a parameter are runs of equal ones, at most three: {"first_rank", "ranks", "offset", "size"}; the part of
 /// rank first_rank + i begins at offset + i * size.

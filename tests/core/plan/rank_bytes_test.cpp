@@ -55,6 +55,25 @@ TEST_P(RankBytesOf, AreThoseOfEachReadPlan) {
   EXPECT_EQ(next, plan.ranks());
 }
 
+TEST(RankBytesOfExperts, AreApartOfAllAndNoneOnRanksWithoutOne) {
+  CheckpointFixture fixture;
+  fixture.write({counting("mlp.experts.up", {3, 2}), counting("mlp.router", {4, 2})});
+  const Checkpoint checkpoint = fixture.open();
+  ParameterTable table;
+  for (const StoredTensor& tensor : checkpoint.tensors()) {
+    table.push_back({.fqn = tensor.name, .shape = tensor.shape, .dtype = DType::kF32, .identity = table.size()});
+  }
+  const ShardPlan plan = ShardPlan::build(table, TieRegistry(), 4, {.policy = ShardDimPolicy::kFirst});
+  std::vector<std::uint64_t> experts;
+  for (const RankBytes& group : rank_bytes(plan, find_weight_sources(checkpoint, plan))) {
+    for (std::int64_t rank = group.first; rank <= group.last; ++rank) {
+      experts.push_back(group.expert_bytes);
+      EXPECT_EQ(group.memory_bytes, group.expert_bytes + 8);
+    }
+  }
+  EXPECT_THAT(experts, ElementsAre(8, 8, 8, 0));
+}
+
 TEST_P(RankBytesOf, MakeUpTheirHostsWhereNothingIsReplicated) {
   const ShardPlan plan = this->plan(GetParam());
   const WeightSources sources = find_weight_sources(*checkpoint_, plan);

@@ -4,6 +4,8 @@
 #include <numeric>
 #include <tuple>
 
+#include "tieshard/core/families/expert_names.h"
+
 namespace tieshard {
 namespace {
 
@@ -68,16 +70,19 @@ std::vector<RankBytes> rank_bytes(const ShardPlan& plan, const WeightSources& so
   Steps memory(plan.ranks());
   Steps read(plan.ranks());
   Steps init(plan.ranks());
+  Steps experts(plan.ranks());
   std::vector<bool> begins_group(static_cast<std::size_t>(plan.ranks()), false);
   for (std::size_t i = 0; i < plan.parameters().size(); ++i) {
     const ShardedParameter& parameter = plan.parameters()[i];
     const WeightSource& source = sources.of_parameter[i];
     const std::uint64_t each = elements_per_index(parameter);
+    const bool is_expert = is_expert_weight(parameter.fqn);
     for (const ChunkRun& run : plan.runs(parameter)) {
       const std::uint64_t count = each * static_cast<std::uint64_t>(run.size);
       const std::uint64_t in_memory = bytes_of(count, bits(parameter.dtype));
       elements.add(run, count);
       memory.add(run, in_memory);
+      experts.add(run, is_expert ? in_memory : 0);
       if (source.values == nullptr) {
         init.add(run, in_memory);
       } else if (count > 0) {
@@ -87,15 +92,16 @@ std::vector<RankBytes> rank_bytes(const ShardPlan& plan, const WeightSources& so
     }
   }
   std::vector<RankBytes> groups;
-  const auto [of_elements, of_memory, of_read, of_init] =
-      std::tuple(elements.values(), memory.values(), read.values(), init.values());
+  const auto [of_elements, of_memory, of_read, of_init, of_experts] =
+      std::tuple(elements.values(), memory.values(), read.values(), init.values(), experts.values());
   for (std::size_t rank = 0; rank < begins_group.size(); ++rank) {
     if (rank == 0 || begins_group[rank]) {
       groups.push_back({.first = static_cast<std::int64_t>(rank),
                         .elements = static_cast<std::int64_t>(of_elements[rank]),
                         .memory_bytes = of_memory[rank],
                         .read_bytes = of_read[rank],
-                        .init_bytes = of_init[rank]});
+                        .init_bytes = of_init[rank],
+                        .expert_bytes = of_experts[rank]});
     }
     groups.back().last = static_cast<std::int64_t>(rank);
   }

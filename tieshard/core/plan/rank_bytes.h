@@ -22,6 +22,7 @@ struct RankBytes {
   std::uint64_t memory_bytes = 0; ///< of its shards, in the parameters' dtypes
   std::uint64_t read_bytes = 0;   ///< that it asks of the files: slices in their stored dtypes, scales included
   std::uint64_t init_bytes = 0;   ///< the part of memory_bytes that no file holds
+  std::uint64_t expert_bytes = 0; ///< the part of memory_bytes that is of experts
 
   friend bool operator==(const RankBytes&, const RankBytes&) = default;
 };
