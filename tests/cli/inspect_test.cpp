@@ -55,6 +55,18 @@ TEST_F(InspectVerb, GivesMachinesEveryTensorWithItsPlace) {
   EXPECT_EQ(document["files"][0]["tensors"], 11);
 }
 
+TEST_F(InspectVerb, TellsMachinesWhatADecoderIsComputedWith) {
+  const auto decoder = run({"inspect", model_.path(), "--json"}).json()["decoder"];
+  EXPECT_EQ(decoder["head_dim"], 2);
+  EXPECT_EQ(decoder["activation"], "silu");
+  EXPECT_EQ(decoder["ropes"][0]["theta"], 10000.0);
+  EXPECT_EQ(decoder["layers"].size(), 1U);
+  EXPECT_TRUE(decoder["experts"].is_null());
+  CheckpointFixture other(R"({"model_type": "nobody_knows"})");
+  other.write({counting("a.weight", {4})});
+  EXPECT_TRUE(run({"inspect", other.path(), "--json"}).json()["decoder"].is_null());
+}
+
 TEST_F(InspectVerb, ShowsTheFirstValuesOfATensor) {
   const auto tensor = run({"inspect", model_.path(), "--tensor", "model.norm.weight", "--first", "3", "--json"}).json();
   EXPECT_EQ(tensor["values"], (std::vector<double>{0, 1, 2}));

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tieshard/core/families/known_families.h"
+
 #include "tests/cli/session.h"
 
 namespace tieshard::cli {
@@ -162,6 +164,57 @@ TEST(PlanVerbOfOtherFamilies, SaysThatItDoesNotPredictTheMemoryOfTraining) {
   EXPECT_THAT(
       run({"plan", model.path(), "--ranks", "2"}).out,
       HasSubstr("training  no prediction of a rank's peak: no formula says what a forward of NobodyForCausalLM"));
+}
+
+/// Two experts of 4 x 6 and 2 x 4 x 6 in the one layer, and what else a Mixtral has.
+constexpr const char* kMixtral = R"({"model_type": "mixtral", "architectures": ["MixtralForCausalLM"],
+  "vocab_size": 6, "hidden_size": 4, "intermediate_size": 6, "num_hidden_layers": 1, "num_attention_heads": 2,
+  "num_key_value_heads": 1, "num_local_experts": 2, "num_experts_per_tok": 1})";
+
+class PlanOfAMixture : public ::testing::Test {
+ protected:
+  PlanOfAMixture() : model_(kMixtral) {
+    std::vector<testing::FixtureTensor> tensors;
+    const HfConfig config = HfConfig::parse(kMixtral, "config.json");
+    for (const ParameterInfo& parameter : mixtral_family().table(config)) {
+      tensors.push_back(testing::counting(parameter.fqn, parameter.shape));
+    }
+    model_.write(tensors);
+  }
+
+  CheckpointFixture model_;
+};
+
+TEST_F(PlanOfAMixture, ShowsTheBytesOfItsExperts) {
+  const auto document = run({"plan", model_.path(), "--ranks", "2", "--json"}).json();
+  constexpr int kExperts = 2 * 3 * 4 * 6; // elements
+  EXPECT_EQ(document["expert_bytes"], 4 * kExperts);
+  EXPECT_EQ(document["units"][0]["expert_bytes"], 0);
+  EXPECT_EQ(document["units"][1]["expert_bytes"], 4 * kExperts);
+  EXPECT_EQ(document["per_rank"][0]["expert_bytes"], 2 * kExperts);
+  const std::string text = run({"plan", model_.path(), "--ranks", "2"}).out;
+  EXPECT_THAT(text, HasSubstr("  experts, gathered\n"));
+  EXPECT_THAT(text, HasSubstr("experts     144 of 260 parameters"));
+  EXPECT_THAT(text, HasSubstr("576 B (F32), of which rank 0 holds 288 B\n"));
+}
+
+TEST_F(PlanOfAMixture, PredictsAllButItsActivations) {
+  const auto training = run({"plan", model_.path(), "--ranks", "2", "--json"}).json()["training"];
+  EXPECT_TRUE(training["peak_bytes"].is_null());
+  EXPECT_THAT(training["why"].get<std::string>(), HasSubstr("MixtralForCausalLM"));
+  std::uint64_t sum = 0;
+  for (const auto& [name, bytes] : training["terms"].items()) {
+    sum += bytes.get<std::uint64_t>();
+  }
+  EXPECT_EQ(training["peak_without_activations_bytes"], sum);
+  const std::string text = run({"plan", model_.path(), "--ranks", "2"}).out;
+  EXPECT_THAT(text, HasSubstr("\nresident, and what the layers keep besides "));
+  EXPECT_THAT(text, HasSubstr("\nactivations of the layers are not in it: no formula says what"));
+}
+
+TEST_F(PlanVerb, HasNoColumnForExpertsWhereThereAreNone) {
+  EXPECT_THAT(plan({"--ranks", "2"}).out, ::testing::Not(HasSubstr("experts")));
+  EXPECT_EQ(plan({"--ranks", "2", "--json"}).json()["expert_bytes"], 0);
 }
 
 TEST_F(PlanVerb, RefusesTheVocabDimensionOfATiedWeightByEitherName) {

@@ -38,8 +38,9 @@ std::string why_not(const HfConfig& config) {
 
 void print_training_memory(const HfConfig& config,
                            const TrainingStep& step,
-                           const std::optional<TrainingMemory>& memory,
+                           const TrainingPrediction& prediction,
                            const Stream& out) {
+  const std::optional<TrainingMemory>& memory = prediction.memory;
   if (!memory) {
     Table table({left(), left()});
     table.add({"training", concat("no prediction of a rank's peak: ", why_not(config))});
@@ -57,24 +58,30 @@ void print_training_memory(const HfConfig& config,
   for (const Term& term : terms_of(*memory)) {
     table.add({term.meaning, format_bytes(term.bytes)});
   }
-  table.add({"resident at most", format_bytes(memory->total())});
+  table.add({prediction.with_activations ? "resident at most" : "resident, and what the layers keep besides",
+             format_bytes(memory->total())});
   table.print(out);
+  if (!prediction.with_activations) {
+    out.text << "activations of the layers are not in it: " << why_not(config) << "\n";
+  }
 }
 
-OrderedJson training_document(const HfConfig& config,
-                              const TrainingStep& step,
-                              const std::optional<TrainingMemory>& memory) {
+OrderedJson training_document(const HfConfig& config, const TrainingStep& step, const TrainingPrediction& prediction) {
+  const std::optional<TrainingMemory>& memory = prediction.memory;
   OrderedJson document{{"seq", step.sequence},
                        {"batch", step.batch},
                        {"compute_dtype", name(step.compute_dtype)},
                        {"reshard_after_forward", step.reshard_after_forward},
                        {"peak_bytes", nullptr},
                        {"terms", nullptr}};
-  if (!memory) {
+  if (!prediction.with_activations) {
+    document["peak_without_activations_bytes"] = nullptr;
     document["why"] = why_not(config);
+  }
+  if (!memory) {
     return document;
   }
-  document["peak_bytes"] = memory->total();
+  document[prediction.with_activations ? "peak_bytes" : "peak_without_activations_bytes"] = memory->total();
   OrderedJson terms = OrderedJson::object();
   for (const Term& term : terms_of(*memory)) {
     terms[term.name] = term.bytes;

@@ -25,10 +25,15 @@ ShardPlan build(const ResolvedModel& view, const ParameterTable& table, const Pl
   }
 }
 
-/// Nothing where nobody knows what a forward keeps.
-std::optional<TrainingMemory> predict(const ResolvedModel& view, const ShardPlan& plan, const TrainingStep& step) {
-  const std::optional<ActivationSizes> sizes = activation_sizes(view.checkpoint.config());
-  return sizes ? std::optional(predict_training_memory(plan, *sizes, step)) : std::nullopt;
+/// Without activations where nobody knows what a forward keeps.
+TrainingPrediction predict(const ResolvedModel& view, const ShardPlan& plan, const TrainingStep& step) {
+  const HfConfig& config = view.checkpoint.config();
+  const std::optional<ActivationSizes> all = activation_sizes(config);
+  const std::optional<ActivationSizes> sizes = all ? all : sizes_without_activations(config);
+  if (!sizes) {
+    return {};
+  }
+  return {.memory = predict_training_memory(plan, *sizes, step), .with_activations = all.has_value()};
 }
 
 } // namespace
@@ -47,18 +52,18 @@ int run_plan(const PlanOptions& options, const Console& console) {
   require_room(plan, 0, options.load.options()); // rank 0 has the largest parts
   const std::int64_t ranks_per_host = options.ranks_per_host == 0 ? options.ranks : options.ranks_per_host;
   const PlanSummary summary = summarize(view.checkpoint, plan, ranks_per_host, options.load.sources());
-  const std::optional<TrainingMemory> memory = predict(view, plan, step);
+  const TrainingPrediction prediction = predict(view, plan, step);
   std::vector<Diagnostic> findings = view.findings;
   findings.insert(findings.end(), summary.findings.begin(), summary.findings.end());
   if (options.json) {
     OrderedJson document = plan_document(view, plan, summary, options.shard.shard_dim, findings);
-    document["training"] = training_document(view.checkpoint.config(), step, memory);
+    document["training"] = training_document(view.checkpoint.config(), step, prediction);
     print_json(console.out, document);
     return kExitSuccess;
   }
   print_plan(view, plan, summary, options.shard.shard_dim, console.out);
   console.out.text << "\n";
-  print_training_memory(view.checkpoint.config(), step, memory, console.out);
+  print_training_memory(view.checkpoint.config(), step, prediction, console.out);
   if (options.all) {
     console.out.text << "\n";
     print_parameters(plan, console.out);

@@ -80,6 +80,20 @@ TEST(ActivationSizesOf, MixturesAreNotKnown) {
   EXPECT_TRUE(of("qwen3_moe", R"(, "num_experts": 0)").has_value());
 }
 
+TEST(SizesWithoutActivations, AreThoseOfEveryDecoder) {
+  const auto sizes = sizes_without_activations(HfConfig::parse(
+      R"({"model_type": "mixtral", "vocab_size": 11, "hidden_size": 8, "intermediate_size": 20, "num_hidden_layers": 5,
+          "num_attention_heads": 4, "num_key_value_heads": 2})",
+      "config.json"));
+  ASSERT_TRUE(sizes.has_value());
+  EXPECT_EQ(sizes->vocab, 11);
+  EXPECT_EQ(sizes->hidden, 8);
+  EXPECT_EQ(sizes->layers, 5);
+  EXPECT_TRUE(sizes->kept.empty());
+  EXPECT_TRUE(sizes->backward.empty());
+  EXPECT_FALSE(sizes_without_activations(HfConfig::parse(R"({"model_type": "t5"})", "config.json")).has_value());
+}
+
 TEST(ActivationSizesOf, FamiliesWithoutAModelClassAreNotKnown) {
   EXPECT_FALSE(activation_sizes(HfConfig::parse(R"({"model_type": "gpt2", "vocab_size": 11, "n_positions": 16,
     "n_embd": 8, "n_layer": 1, "n_head": 2})",

@@ -37,15 +37,29 @@ bool keeps_attention_weights(const DecoderConfig& decoder) {
   return decoder.attention_dropout > 0.0 || decoder.attention_softcap > 0.0 || decoder.sinks;
 }
 
+std::optional<DecoderConfig> decoder_of(const HfConfig& config) {
+  const Family* family = find_family(config);
+  return family == nullptr ? std::nullopt : family->decoder(config);
+}
+
 } // namespace
 
 std::optional<ActivationSizes> activation_sizes(const HfConfig& config) {
-  const Family* family = find_family(config);
-  const std::optional<DecoderConfig> decoder = family == nullptr ? std::nullopt : family->decoder(config);
+  const std::optional<DecoderConfig> decoder = decoder_of(config);
   if (!decoder || decoder->experts || keeps_attention_weights(*decoder)) {
     return std::nullopt;
   }
   return of_dense(*decoder);
+}
+
+std::optional<ActivationSizes> sizes_without_activations(const HfConfig& config) {
+  const std::optional<DecoderConfig> decoder = decoder_of(config);
+  if (!decoder) {
+    return std::nullopt;
+  }
+  return ActivationSizes{.vocab = decoder->vocab_size,
+                         .hidden = decoder->hidden_size,
+                         .layers = static_cast<std::int64_t>(decoder->layers.size())};
 }
 
 } // namespace tieshard

@@ -29,4 +29,8 @@ struct ActivationSizes {
 /// forward keeps what no formula tells. @throws InputError config-missing-key, config-value
 std::optional<ActivationSizes> activation_sizes(const HfConfig& config);
 
+/// The same without what the layers keep, for decoders of which that is not known: enough for all else that a step
+/// takes. Nothing where there is no decoder. @throws InputError config-missing-key, config-value
+std::optional<ActivationSizes> sizes_without_activations(const HfConfig& config);
+
 } // namespace tieshard
