@@ -5,6 +5,18 @@
 namespace tieshard::cli {
 namespace {
 
+const char* text(NormScale scale) {
+  switch (scale) {
+    case NormScale::kWeight:
+      return "weight";
+    case NormScale::kWeightInFloat32:
+      return "weight_in_float32";
+    case NormScale::kOnePlusWeight:
+      return "one_plus_weight";
+  }
+  return "";
+}
+
 template <typename T>
 OrderedJson or_null(const std::optional<T>& value) {
   return value ? OrderedJson(*value) : OrderedJson();
@@ -79,7 +91,7 @@ OrderedJson to_json(const DecoderConfig& decoder) {
           {"max_position_embeddings", decoder.max_position_embeddings},
           {"pad_token_id", or_null(decoder.pad_token_id)},
           {"rms_norm_eps", decoder.rms_norm_eps},
-          {"norm_scale", decoder.norm_scale == NormScale::kWeight ? "weight" : "one_plus_weight"},
+          {"norm_scale", text(decoder.norm_scale)},
           {"branch_norms", decoder.branch_norms},
           {"query_key_norms", decoder.query_key_norms},
           {"projections", decoder.projections == ProjectionLayout::kSeparate ? "separate" : "fused"},

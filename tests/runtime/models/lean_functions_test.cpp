@@ -83,7 +83,7 @@ TEST(ActivatedTimesFunction, HasTheValuesAndGradientsOfSingleOperations) {
 }
 
 TEST(ClampedSwigluFunction, HasTheValuesAndGradientsOfSingleOperations) {
-  constexpr double kLimit = 2.5;
+  static constexpr double kLimit = 2.5;
   const at::Tensor x = wave({4, 5, 22}, 0.7) * 6; // beyond the limit on both sides
   ASSERT_GT((x > kLimit).sum().item<int>(), 50);
   ASSERT_GT((x < -kLimit).sum().item<int>(), 50);

@@ -17,9 +17,12 @@
 
 namespace tieshard {
 
-/// What a root-mean-square norm multiplies by: its weight, in the dtype of its input (Llama), or one plus its weight,
-/// in float32 (Gemma).
-enum class NormScale { kWeight, kOnePlusWeight };
+/// What a root-mean-square norm multiplies by.
+enum class NormScale {
+  kWeight,          ///< its weight, in the dtype of its input (Llama)
+  kWeightInFloat32, ///< its weight, and rounded to that dtype afterwards (GPT-OSS)
+  kOnePlusWeight,   ///< one plus its weight, the same way (Gemma)
+};
 
 /// Of the gate in down(activation(gate(x)) * up(x)).
 enum class GateActivation {

@@ -45,6 +45,7 @@ DecoderConfig read_gpt_oss(const HfConfig& config) {
                                         .activation_key = ""}); // "hidden_act": "silu" is written and not used
   decoder.query_key_value_bias = config.boolean_or("attention_bias", true);
   decoder.output_bias = decoder.query_key_value_bias;
+  decoder.norm_scale = NormScale::kWeightInFloat32;
   decoder.sinks = true;
   set_experts(config, decoder);
   set_windows_by_layer(config, decoder, sliding_window(config, 128), [](std::int64_t layer) { return layer % 2 == 0; });

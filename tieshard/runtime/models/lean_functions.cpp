@@ -16,15 +16,28 @@ using torch::autograd::variable_list;
 
 constexpr double kSwigluSlope = 1.702;
 
+/// What the normed values are multiplied by, in the dtype in which that is done.
+at::Tensor norm_factor(const at::Tensor& weight, NormScale scale) {
+  switch (scale) {
+    case NormScale::kWeight:
+      return weight;
+    case NormScale::kWeightInFloat32:
+      return weight.to(at::kFloat);
+    case NormScale::kOnePlusWeight:
+      return weight.to(at::kFloat) + 1.0;
+  }
+  return weight;
+}
+
 struct RmsNormFunction : Function<RmsNormFunction> {
   static at::Tensor forward(
-      AutogradContext* context, const at::Tensor& x, const at::Tensor& weight, double eps, bool one_plus) {
+      AutogradContext* context, const at::Tensor& x, const at::Tensor& weight, double eps, std::int64_t norm_scale) {
     const at::Tensor wide = x.to(at::kFloat);
     const at::Tensor scale = wide.square().mean(-1, /*keepdim=*/true).add_(eps).rsqrt_();
     context->save_for_backward({x, weight, scale});
-    context->saved_data["one_plus"] = one_plus;
-    return one_plus ? (wide * scale).mul_(weight.to(at::kFloat) + 1.0).to(x.scalar_type())
-                    : (wide * scale).to(x.scalar_type()) * weight;
+    context->saved_data["norm_scale"] = norm_scale;
+    const at::Tensor factor = norm_factor(weight, static_cast<NormScale>(norm_scale));
+    return ((wide * scale).to(factor.scalar_type()) * factor).to(x.scalar_type());
   }
 
   static variable_list backward(AutogradContext* context, variable_list gradients) {
@@ -33,18 +46,17 @@ struct RmsNormFunction : Function<RmsNormFunction> {
     const at::Tensor& x = saved[0];
     const at::Tensor& weight = saved[1];
     const at::Tensor& scale = saved[2];
-    const bool one_plus = context->saved_data["one_plus"].toBool();
+    const at::Tensor factor = norm_factor(weight, static_cast<NormScale>(context->saved_data["norm_scale"].toInt()));
+    const at::Tensor y_gradient = gradients[0].to(factor.scalar_type());
     const at::Tensor normed = x.to(at::kFloat) * scale;
     at::Tensor x_gradient;
     at::Tensor weight_gradient;
     if (context->needs_input_grad(1)) {
-      const at::Tensor product =
-          one_plus ? gradients[0].to(at::kFloat) * normed : gradients[0] * normed.to(x.scalar_type());
+      const at::Tensor product = y_gradient * normed.to(factor.scalar_type());
       weight_gradient = product.reshape({-1, product.size(-1)}).sum(0).to(weight.scalar_type());
     }
     if (context->needs_input_grad(0)) {
-      const at::Tensor along = one_plus ? gradients[0].to(at::kFloat) * (weight.to(at::kFloat) + 1.0)
-                                        : (gradients[0] * weight).to(at::kFloat);
+      const at::Tensor along = (y_gradient * factor).to(at::kFloat);
       const at::Tensor mean = (along * normed).mean(-1, /*keepdim=*/true);
       x_gradient = (along - normed * mean).mul_(scale).to(x.scalar_type());
     }
@@ -126,7 +138,7 @@ struct ClampedSwigluFunction : Function<ClampedSwigluFunction> {
 } // namespace
 
 at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps, NormScale scale) {
-  return RmsNormFunction::apply(x, weight, eps, scale == NormScale::kOnePlusWeight);
+  return RmsNormFunction::apply(x, weight, eps, static_cast<std::int64_t>(scale));
 }
 
 at::Tensor activated_times(const at::Tensor& gate, const at::Tensor& up, GateActivation activation) {

@@ -17,9 +17,8 @@
 
 namespace tieshard {
 
-/// x / sqrt(mean(x^2) + eps) over the last dim, computed in float32, and times the weight: rounded to x's dtype first,
-/// then multiplied in it (kWeight, as transformers' LlamaRMSNorm), or times one plus the weight in float32 and rounded
-/// after that (kOnePlusWeight, as GemmaRMSNorm). x [..., H], weight [H].
+/// x / sqrt(mean(x^2) + eps) over the last dim, computed in float32, and times the weight as `scale` says: kWeight is
+/// transformers' LlamaRMSNorm, kWeightInFloat32 GptOssRMSNorm, kOnePlusWeight GemmaRMSNorm. x [..., H], weight [H].
 at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps, NormScale scale = NormScale::kWeight);
 
 /// activation(gate) * up, of one shape.
