@@ -14,7 +14,8 @@ namespace {
 
 using testing::raised;
 
-TEST(RuntimeVerbs, AreTrainAndForward) {
+TEST(RuntimeVerbs, AreThoseThatCompute) {
+  EXPECT_TRUE(is_runtime_verb("eval"));
   EXPECT_TRUE(is_runtime_verb("train"));
   EXPECT_TRUE(is_runtime_verb("forward"));
   EXPECT_FALSE(is_runtime_verb("plan"));

@@ -42,6 +42,7 @@ NAMES_THE_HOST = {
     "runtime/state/checkpoint_blocks.cpp": "files, of copies on the host",
     "runtime/state/hf_export.cpp": "files, of copies on the host",
     "runtime/state/load_checkpoint.cpp": "what is in its memory is read in place",
+    "runtime/train/evaluation.cpp": "two numbers, added up over the host's connection",
     "runtime/train/trainer.cpp": "one number, added up over the host's connection",
     "cli/runtime/forward_verb.cpp": "logits for a file",
 }

@@ -10,6 +10,7 @@ OF_EACH_RANK = {
     "data",     # the same
     "out",      # the same; rank 0 writes it
     "threads",  # cores of the rank's host
+    "flags_json",  # the flags as text: they are compared one by one
 }
 
 

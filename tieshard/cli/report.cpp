@@ -8,6 +8,7 @@
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
 
+#include "tieshard/cli/config_file.h"
 #include "tieshard/cli/table.h"
 
 namespace tieshard::cli {
@@ -180,7 +181,9 @@ int run_verb(const std::function<int()>& verb) {
 int run_command_line(CLI::App& app, int argc, const char* const* argv, const Verb& chosen, const Console& console) {
   const auto parse_and_run = [&]() -> int {
     try {
-      app.parse(argc, argv);
+      std::vector<std::string> line = with_config_file(app, {argv + (argc > 0 ? 1 : 0), argv + argc});
+      std::ranges::reverse(line); // as CLI11 wants it
+      app.parse(std::move(line));
     } catch (const CLI::CallForVersion& version) {
       console.out.text << version.what() << "\n";
       return kExitSuccess;

@@ -47,7 +47,8 @@ int run_verb(const std::function<int()>& verb, const Console& console);
 int run_verb(const std::function<int()>& verb);
 
 /// Parses the command line and runs the verb that it chose. Prints help or the version where asked (status 0). A flag
-/// that cannot be used is the error bad-flag (status 2); so is a line without a verb.
+/// that cannot be used is the error bad-flag (status 2); so is a line without a verb. Flags of a --config file are put
+/// in before (config_file.h).
 ///
 /// @param chosen  filled by the callbacks of `app`'s subcommands
 int run_command_line(CLI::App& app, int argc, const char* const* argv, const Verb& chosen, const Console& console);

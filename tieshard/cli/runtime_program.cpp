@@ -48,7 +48,7 @@ void hold_stop_signals() {
 } // namespace
 
 bool is_runtime_verb(const std::string& verb) {
-  return verb == "train" || verb == "forward";
+  return verb == "train" || verb == "eval" || verb == "forward";
 }
 
 std::filesystem::path own_program() {
@@ -71,7 +71,7 @@ std::filesystem::path runtime_program() {
     throw InputError({.code = Code::kFileNotFound,
                       .what = "tieshard-runtime, which trains and computes, is not built",
                       .where = program.string(),
-                      .why = "train, forward and demo need LibTorch; this build has the torch-free rooms only",
+                      .why = "train, eval, forward and demo need LibTorch; this build has the torch-free rooms only",
                       .fix = "build it with `make build` (or `cmake --workflow --preset dev`)"});
   }
   return program;

@@ -42,6 +42,28 @@ TEST(MetricsFile, SaysThatAStepWasSkippedAndHasNoNumberForItsNorm) {
   EXPECT_EQ(line.at("skipped"), true);
 }
 
+TEST(MetricsFile, HasAnEvaluationInTheLineOfItsStep) {
+  const auto path = fresh_directory("out") / "metrics.jsonl";
+  MetricsFile(path, 0).write({.step = 1, .evaluation = Evaluation{.loss = 0.0, .targets = 30, .seconds = 0.5}});
+  const ordered_json line = ordered_json::parse(read_text_file(path));
+  EXPECT_EQ(line.at("eval_loss"), 0.0);
+  EXPECT_EQ(line.at("eval_perplexity"), 1.0);
+  EXPECT_EQ(line.at("eval_targets"), 30);
+  EXPECT_EQ(line.at("eval_seconds"), 0.5);
+}
+
+TEST(Scalars, AreTheNumbersOfAStepByTheirTags) {
+  const auto scalars = scalars_of({.step = 1, .loss = 2, .grad_norm = 3, .lr = 0.5, .tokens = 10, .seconds = 2});
+  ASSERT_EQ(scalars.size(), 4U);
+  EXPECT_EQ(scalars[0].tag, "train/loss");
+  EXPECT_EQ(scalars[0].value, 2.0F);
+  EXPECT_EQ(scalars[3].tag, "train/tokens_per_second");
+  EXPECT_EQ(scalars[3].value, 5.0F);
+  const auto evaluated = scalars_of({.step = 1, .evaluation = Evaluation{.loss = 1.5}});
+  EXPECT_EQ(evaluated.back().tag, "eval/loss");
+  EXPECT_EQ(evaluated.back().value, 1.5F);
+}
+
 TEST(MetricsFile, ThatCannotBeMadeIsRefused) {
   const auto path = fresh_directory("out") / "none" / "metrics.jsonl";
   expect_refusal([&] { MetricsFile file(path, 0); }, Code::kIoFailed, {"metrics.jsonl"});

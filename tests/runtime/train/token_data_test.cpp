@@ -9,6 +9,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tieshard/runtime/models/causal_lm.h"
+
 #include "tests/support/diagnostics.h"
 #include "tests/support/tiny_llama.h"
 
@@ -136,6 +138,27 @@ TEST(TokenData, RefusesWiderTokensThanItIsToldToReadAndNotATextOfZeros) {
   expect_refusal([&] { TokenData::open(wide, options_with(false)); }, Code::kDataMalformed, {"uint32", "--data-dtype"});
   std::ofstream(wide, std::ios::binary) << std::string(400, '\0');
   EXPECT_EQ(TokenData::open(wide, options_with(false)).tokens(), 200);
+}
+
+TEST(TokenData, ABatchHasItsLabelsAndDocuments) {
+  TokenDataOptions options = options_with(false);
+  const auto path = write_tokens<std::uint16_t>(12);
+  EXPECT_FALSE(TokenData::open(path, options).batch_from(0, 2, 0).documents.defined());
+  options.document_separator = 5;
+  const TokenBatch batch = TokenData::open(path, options).batch_from(0, 2, 0);
+  EXPECT_TRUE(at::equal(batch.ids, at::arange(8, at::kLong).view({2, 4})));
+  EXPECT_TRUE(at::equal(batch.documents, at::tensor({0, 0, 0, 0, 0, 0, 1, 1}, at::kLong).view({2, 4})));
+  EXPECT_TRUE(at::equal(batch.labels, at::tensor({0, 1, 2, 3, 4, 5, -100, 7}, at::kLong).view({2, 4})));
+}
+
+TEST(TokenData, ConsecutiveRowsBehindTheLastSampleHaveNoTarget) {
+  const TokenData data = TokenData::open(write_tokens<std::uint16_t>(12), options_with(true));
+  const TokenBatch batch = data.consecutive(2, 2);
+  EXPECT_TRUE(at::equal(batch.ids[0], at::arange(8, 12, at::kLong)));
+  EXPECT_TRUE(at::equal(batch.labels[0], batch.ids[0]));
+  EXPECT_TRUE(batch.ids[1].eq(0).all().item<bool>());
+  EXPECT_EQ(count_targets(batch.labels.narrow(0, 1, 1)), 0);
+  EXPECT_EQ(count_targets(data.consecutive(7, 2).labels), 0);
 }
 
 TEST(TokenData, HeadIsTheBeginningOrAllOfTheFile) {

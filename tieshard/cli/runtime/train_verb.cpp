@@ -9,10 +9,13 @@
 #include <CLI/App.hpp>
 #include <signal.h>
 
+#include "tieshard/cli/config_file.h"
 #include "tieshard/cli/flags.h"
 #include "tieshard/cli/lora_flag.h"
 #include "tieshard/cli/model_flags.h"
 #include "tieshard/cli/progress.h"
+#include "tieshard/cli/runtime/data_flags.h"
+#include "tieshard/cli/runtime/dry_run.h"
 #include "tieshard/cli/runtime/optimizer_flags.h"
 #include "tieshard/cli/runtime/ranks.h"
 #include "tieshard/cli/runtime/save_flags.h"
@@ -20,6 +23,8 @@
 #include "tieshard/core/base/units.h"
 #include "tieshard/core/plan/read_plan.h"
 #include "tieshard/runtime/adapters/lora.h"
+#include "tieshard/runtime/mesh/local_device.h"
+#include "tieshard/runtime/mesh/rank_environment.h"
 #include "tieshard/runtime/tensors/torch_dtype.h"
 #include "tieshard/runtime/train/stop_signal.h"
 #include "tieshard/runtime/train/trainer.h"
@@ -38,19 +43,24 @@ constexpr const char* kTrainExamples =
     "  tieshard train ... --batch 2 --gradient-accumulation-steps 8 --activation-checkpointing\n"
     "  tieshard train ... --save-every 30m --async-save skip --resume      save as it goes; the same line goes on from "
     "there\n"
+    "  tieshard train ... --eval-data valid.bin --eval-every 100 --tensorboard\n"
+    "  tieshard train --config run.json --lr 1e-4      flags of a file; those of the line win\n"
+    "  tieshard train ... --dry-run                    check all of it and show the plan; start nothing\n"
     "  torchrun --nproc-per-node 8 --no-python tieshard train ...\n"
     "\n"
-    "OUT gets metrics.jsonl (a line a step), summary.json and export/ (a Hugging Face checkpoint),\n"
+    "OUT gets config.json (every flag), metrics.jsonl (a line a step), summary.json and export/ (a Hugging Face "
+    "model),\n"
     "with --lora or --adapter adapter/ in its place (a PEFT adapter; docs/lora.md), with --save-every\n"
     "checkpoints/ (docs/checkpoints.md). SIGTERM and SIGUSR1 save after the step that runs, and end the run.\n"
-    "DATA is raw little-endian tokens, e.g. of tools/tokenize_text.py.";
+    "DATA is raw little-endian tokens, e.g. of tools/tokenize_text.py, a file of llm.c's or Megatron's .bin with its "
+    ".idx.";
 
 struct TrainFlags {
   RankFlags ranks;
   TrainConfig config;
   std::string param_dtype = "float32";
   std::string compute_dtype{};
-  std::string data_dtype = "auto";
+  DataFlags data{};
   OpenFlags open{};
   ShardFlags shard{};
   LoadFlags load{};
@@ -62,6 +72,7 @@ struct TrainFlags {
   bool no_shuffle = false;
   std::string reshard_after_forward = "true";
   bool no_export = false;
+  bool dry_run = false;
 };
 
 /// Small gradients are 0 in float16: training in it needs loss scaling, which is not there.
@@ -143,7 +154,7 @@ TrainConfig checked(const TrainFlags& flags) {
   config.param_dtype = to_torch(dtype_flag("--param-dtype", flags.param_dtype));
   config.compute_dtype =
       flags.compute_dtype.empty() ? config.param_dtype : to_torch(dtype_flag("--compute-dtype", flags.compute_dtype));
-  config.data_dtype = token_dtype_flag(flags.data_dtype);
+  apply(flags.data, config);
   config.resolve = flags.open.options();
   config.shard_dim = flags.shard.policy();
   config.shard_dims = declared_dims(flags.shard.dims);
@@ -167,6 +178,7 @@ class RunReport {
   TrainObserver observer() {
     return {.on_load_progress = [this](std::uint64_t done, std::uint64_t total) { show_progress(done, total); },
             .on_load = [this](const ParallelModel& parallel, double seconds) { show_load(parallel, seconds); },
+            .on_data = [this](const std::string& flag, const TokenData& data) { show_data(console_, flag, data); },
             .on_step = [this](const StepMetrics& metrics) { show_step(metrics); },
             .on_skipped_step = [this](std::int64_t step, const Diagnostic& finding) { show_skipped(step, finding); },
             .on_resume = [this](const LoadedCheckpoint& loaded) { show_resume(loaded); },
@@ -257,6 +269,13 @@ class RunReport {
 
   /// On a terminal the line is drawn over; in a pipe every tenth of the run gets a line, and the first and last step.
   void show_step(const StepMetrics& metrics) {
+    show_numbers(metrics);
+    if (metrics.evaluation) {
+      show_evaluation(metrics.step, *metrics.evaluation);
+    }
+  }
+
+  void show_numbers(const StepMetrics& metrics) {
     spent_ += metrics.seconds;
     const std::int64_t every = std::max<std::int64_t>(1, config_.steps / 10);
     const bool last = metrics.step == config_.steps;
@@ -279,7 +298,22 @@ class RunReport {
         format_bytes(peak_resident_bytes()).c_str(),
         format_seconds(left).c_str());
     console_.out.text << (console_.out.terminal ? "\r\x1b[K" : "") << line
-                      << (!console_.out.terminal || last ? "\n" : "");
+                      << (!console_.out.terminal || last || metrics.evaluation ? "\n" : "");
+    console_.out.text.flush();
+  }
+
+  void show_evaluation(std::int64_t step, const Evaluation& evaluation) {
+    char line[160];
+    std::snprintf(line,
+                  sizeof(line),
+                  "eval    %lld/%lld  loss %.4f  perplexity %.4g  %s targets, %s\n",
+                  static_cast<long long>(step),
+                  static_cast<long long>(config_.steps),
+                  evaluation.loss,
+                  evaluation.perplexity(),
+                  format_count(evaluation.targets).c_str(),
+                  format_seconds(evaluation.seconds).c_str());
+    console_.out.text << line;
     console_.out.text.flush();
   }
 
@@ -377,9 +411,37 @@ class RunReport {
   std::int64_t first_step_ = 0; ///< made by earlier jobs
 };
 
-int run_train(const TrainFlags& flags, const Console& console) {
+PlanOptions plan_options(const TrainFlags& flags, std::int64_t shards) {
+  PlanOptions options{.directory = flags.config.model.string(),
+                      .ranks = shards,
+                      .param_dtype = flags.param_dtype,
+                      .compute_dtype = flags.compute_dtype,
+                      .reshard_after_forward = flags.reshard_after_forward == "false" ? "false" : "true",
+                      .open = flags.open,
+                      .shard = flags.shard,
+                      .load = flags.load};
+  options.step.sequence = flags.config.sequence;
+  options.step.batch = flags.config.batch;
+  return options;
+}
+
+/// One process shows what all ranks would do.
+int run_dry(const TrainFlags& flags, const TrainConfig& config, const Console& console) {
+  if (read_rank_environment().rank != 0) {
+    return kExitSuccess;
+  }
+  require_device_in_build(device_choice(flags.ranks.device).value_or(read_rank_environment().device));
+  const std::int64_t ranks = rank_count(flags.ranks);
+  return dry_run(config, ranks, plan_options(flags, ranks / flags.ranks.replicas), console);
+}
+
+int run_train(const TrainFlags& flags, const CLI::App& verb, const Console& console) {
   const StopSignals signals; // before the ranks are started
-  const TrainConfig config = checked(flags);
+  TrainConfig config = checked(flags);
+  if (flags.dry_run) {
+    return run_dry(flags, config, console);
+  }
+  config.flags_json = flags_in_force(verb);
   const auto work = [&](const DeviceMesh& mesh) {
     RunReport report(config, mesh, console);
     train(config, mesh, report.observer());
@@ -441,7 +503,7 @@ void add_train(CLI::App& app, Verb& chosen) {
   CLI::App* verb = app.add_subcommand("train", "Train a model over ranks and export it");
   verb->add_option("--model", config.model, "Hugging Face checkpoint directory")->required();
   verb->add_option("--data", config.data, "Token file")->required();
-  add_token_dtype_flag(*verb, flags->data_dtype);
+  add_data_flags(*verb, flags->data);
   verb->add_option("--out", config.out, "Directory for the run; must not hold one, but with --resume")->required();
   add_rank_flags(*verb, flags->ranks);
   add_step_flags(*verb, config);
@@ -456,14 +518,20 @@ void add_train(CLI::App& app, Verb& chosen) {
   add_sharding_flags(*verb, *flags);
   add_save_flags(*verb, flags->save);
   add_lora_flags(*verb, *flags);
+  add_evaluation_flags(*verb, config);
   verb->add_option("--seed", config.seed, "Of the sample order, of a new adapter's values and of dropout")
       ->check(whole_number(0, std::numeric_limits<std::int64_t>::max()))
       ->capture_default_str();
   verb->add_flag("--no-shuffle", flags->no_shuffle, "Step s takes consecutive samples, rank-major");
   verb->add_flag(
       "--no-export", flags->no_export, "Leave OUT/export (or adapter) out: only metrics.jsonl and summary.json");
+  verb->add_flag("--tensorboard", config.tensorboard, "Write event files for TensorBoard into OUT/tensorboard");
+  add_config_flag(*verb);
+  verb->add_flag("--dry-run", flags->dry_run, "Check everything up to the first step and show the plan; write nothing");
   verb->footer(kTrainExamples);
-  verb->callback([flags, &chosen] { chosen = [flags](const Console& console) { return run_train(*flags, console); }; });
+  verb->callback([flags, verb, &chosen] {
+    chosen = [flags, verb](const Console& console) { return run_train(*flags, *verb, console); };
+  });
 }
 
 } // namespace tieshard::cli

@@ -85,6 +85,10 @@ std::string text_of(const LrScheduleOptions& schedule, bool by_tokens) {
                 by_tokens ? ", in tokens" : ", in steps");
 }
 
+std::string documents_of(bool by_index, const std::optional<std::int64_t>& separator) {
+  return by_index ? "by the index" : separator ? concat("end at token ", *separator) : "not kept apart";
+}
+
 /// Of a directory its configuration is compared as a file.
 std::string text_of(const AdapterOptions& adapter) {
   const std::string tied = adapter.tied ? std::to_string(static_cast<int>(*adapter.tied)) : "as configured";
@@ -124,6 +128,16 @@ std::string describe_file(const std::filesystem::path& path, std::uint64_t looke
   }
 }
 
+/// Of Megatron's two files both.
+std::string describe_tokens(const std::filesystem::path& path) {
+  std::string text;
+  for (const std::filesystem::path& file :
+       path.empty() ? std::vector<std::filesystem::path>() : files_of_tokens(path)) {
+    text += concat(text.empty() ? "" : ", ", describe_file(file, kLookedAt));
+  }
+  return text.empty() ? "none" : text;
+}
+
 } // namespace
 
 std::vector<NamedText> describe(const TrainConfig& config) {
@@ -158,7 +172,12 @@ std::vector<NamedText> describe(const TrainConfig& config) {
       {"--no-export", text_of(!config.export_model)},
       {"--no-shuffle", text_of(!config.shuffle)},
       {"--seed", std::to_string(config.seed)},
+      {"--data-format", std::string(name(config.data_format))},
       {"--data-dtype", text_of(config.data_dtype)},
+      {"the documents", documents_of(config.documents, config.document_separator)},
+      {"--eval-every", std::to_string(config.eval_every)},
+      {"--eval-samples", std::to_string(config.eval_samples)},
+      {"--tensorboard", text_of(config.tensorboard)},
       {"--tie", pairs_of(ties.explicit_ties)},
       {"--untie", list_of(ties.untied, [](const std::string& name) { return name; })},
       {"--on-tie-conflict", text_of(ties.on_conflict)},
@@ -190,7 +209,10 @@ std::vector<NamedText> describe_saves(const TrainConfig& config) {
 std::vector<NamedText> describe_inputs(const TrainConfig& config) {
   constexpr std::uint64_t kWhole = 16 << 20; // more than any config.json
   return {{"config.json of --model", describe_file(config.model / "config.json", kWhole)},
-          {"the file of --data", describe_file(config.data, kLookedAt)},
+          {"the file of --data", describe_tokens(config.data)},
+          {"the file of --label-mask", describe_tokens(config.label_mask)},
+          {"the file of --eval-data", describe_tokens(config.eval_data)},
+          {"the file of --eval-label-mask", describe_tokens(config.eval_label_mask)},
           {"adapter_config.json of --adapter",
            config.adapter && !config.adapter->directory.empty()
                ? describe_file(config.adapter->directory / "adapter_config.json", kWhole)

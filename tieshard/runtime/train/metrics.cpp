@@ -43,14 +43,32 @@ MetricsFile::MetricsFile(const std::filesystem::path& path, std::int64_t keep) :
   }
 }
 
+std::vector<Scalar> scalars_of(const StepMetrics& metrics) {
+  const double rate = metrics.seconds > 0 ? static_cast<double>(metrics.tokens) / metrics.seconds : 0;
+  std::vector<Scalar> scalars{{"train/loss", static_cast<float>(metrics.loss)},
+                              {"train/grad_norm", static_cast<float>(metrics.grad_norm)},
+                              {"train/lr", static_cast<float>(metrics.lr)},
+                              {"train/tokens_per_second", static_cast<float>(rate)}};
+  if (metrics.evaluation) {
+    scalars.push_back({"eval/loss", static_cast<float>(metrics.evaluation->loss)});
+  }
+  return scalars;
+}
+
 void MetricsFile::write(const StepMetrics& metrics) {
-  const nlohmann::ordered_json line{{"step", metrics.step},
-                                    {"loss", metrics.loss},
-                                    {"grad_norm", metrics.grad_norm},
-                                    {"lr", metrics.lr},
-                                    {"tokens", metrics.tokens},
-                                    {"seconds", metrics.seconds},
-                                    {"skipped", metrics.skipped}};
+  nlohmann::ordered_json line{{"step", metrics.step},
+                              {"loss", metrics.loss},
+                              {"grad_norm", metrics.grad_norm},
+                              {"lr", metrics.lr},
+                              {"tokens", metrics.tokens},
+                              {"seconds", metrics.seconds},
+                              {"skipped", metrics.skipped}};
+  if (const auto& evaluation = metrics.evaluation) {
+    line["eval_loss"] = evaluation->loss;
+    line["eval_perplexity"] = evaluation->perplexity();
+    line["eval_targets"] = evaluation->targets;
+    line["eval_seconds"] = evaluation->seconds;
+  }
   file_ << line.dump() << '\n' << std::flush;
   if (!file_) {
     throw PeerError({.code = Code::kIoFailed,
@@ -76,6 +94,16 @@ std::string to_json(const RunSummary& summary) {
     seconds.push_back(step.seconds);
     losses.push_back(step.loss);
   }
+  nlohmann::ordered_json evaluations = nlohmann::ordered_json::array();
+  for (const StepMetrics& step : summary.steps) {
+    if (const auto& evaluation = step.evaluation) {
+      evaluations.push_back({{"step", step.step},
+                             {"loss", evaluation->loss},
+                             {"perplexity", evaluation->perplexity()},
+                             {"targets", evaluation->targets},
+                             {"seconds", evaluation->seconds}});
+    }
+  }
   nlohmann::ordered_json saves = nlohmann::ordered_json::array();
   for (const SaveReport& save : summary.saves) {
     saves.push_back(
@@ -89,6 +117,7 @@ std::string to_json(const RunSummary& summary) {
              {"step_s", seconds},
              {"losses", losses},
              {"skipped_steps", std::ranges::count_if(summary.steps, &StepMetrics::skipped)},
+             {"evaluations", evaluations},
              {"saves", saves},
              {"export_s", summary.export_seconds},
              {"stopped_by",

@@ -2,17 +2,20 @@
 //
 // What a run leaves for programs to read: one JSON object a step, and a summary at the end.
 //
-// Flow: trainer -> [this] -> OUT/metrics.jsonl, OUT/summary.json
+// Flow: trainer -> [this] -> OUT/metrics.jsonl, OUT/summary.json; core/metrics/event_file -> OUT/tensorboard
 
 #pragma once
 
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "tieshard/core/metrics/event_file.h"
 #include "tieshard/runtime/state/checkpoint_writer.h"
+#include "tieshard/runtime/train/evaluation.h"
 
 namespace tieshard {
 
@@ -25,6 +28,7 @@ struct StepMetrics {
   std::int64_t tokens = 0; ///< of the global batch
   double seconds = 0;      ///< of the slowest rank
   bool skipped = false;    ///< the gradient was not finite, and nothing was stepped
+  std::optional<Evaluation> evaluation{}; ///< of the parameters after the step, where one was due
 };
 
 /// Memory of one rank, in bytes (peak resident set at three moments).
@@ -45,7 +49,11 @@ struct RunSummary {
   int stopped_by = 0; ///< the signal that ended the run before its last step; 0: none
 };
 
-/// Appends to metrics.jsonl, a line a step, flushed.
+/// What TensorBoard shows of a step: train/loss, train/grad_norm, train/lr, train/tokens_per_second, eval/loss.
+std::vector<Scalar> scalars_of(const StepMetrics& metrics);
+
+/// Appends to metrics.jsonl, a line a step, flushed: step, loss, grad_norm, lr, tokens, seconds, skipped; where the run
+/// was evaluated eval_loss, eval_perplexity, eval_targets and eval_seconds too.
 class MetricsFile {
  public:
   /// @param keep  steps whose lines, of earlier jobs, stay; all others, which were made after the checkpoint that a run
@@ -62,7 +70,8 @@ class MetricsFile {
 };
 
 /// The summary as JSON text: load_s, ready_at, ranks [{rank, rss_before_load_mib, rss_after_load_mib, rss_peak_mib}],
-/// first_step, step_s, losses, skipped_steps, saves [{step, seconds, blocked_s, bytes}], export_s, stopped_by.
+/// first_step, step_s, losses, skipped_steps, evaluations [{step, loss, perplexity, targets, seconds}], saves [{step,
+/// seconds, blocked_s, bytes}], export_s, stopped_by.
 std::string to_json(const RunSummary& summary);
 
 } // namespace tieshard

@@ -15,7 +15,8 @@ namespace {
 /// Flags that decide no number of a run.
 bool decides_nothing(const std::string& flag) {
   return flag == "--no-export" || flag == "--forward-prefetch" || flag == "--backward-prefetch" ||
-         flag == "--reshard-after-forward" || flag == "--activation-checkpointing";
+         flag == "--reshard-after-forward" || flag == "--activation-checkpointing" || flag == "--tensorboard" ||
+         flag.find("--eval-") != std::string::npos;
 }
 
 void add_changed_flags(const TrainerState& here, LoadedCheckpoint& loaded) {

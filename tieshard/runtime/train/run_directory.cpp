@@ -5,7 +5,10 @@
 #include <utility>
 #include <vector>
 
+#include <unistd.h>
+
 #include "tieshard/core/base/error.h"
+#include "tieshard/core/base/file.h"
 #include "tieshard/core/base/writable_directory.h"
 #include "tieshard/core/state/checkpoint_store.h"
 #include "tieshard/core/state/find_checkpoint.h"
@@ -58,6 +61,22 @@ void make_directory(const fs::path& out) {
   require_writable_directory(out, "--out");
 }
 
+/// The directory, or the nearest above it that is there, takes entries, as far as permissions tell.
+void require_place(const fs::path& out) {
+  std::error_code error;
+  fs::path there = fs::absolute(out);
+  while (!fs::exists(there, error) && there.has_relative_path()) {
+    there = there.parent_path();
+  }
+  if (!fs::is_directory(there, error) || ::access(there.c_str(), W_OK | X_OK) != 0) {
+    throw InputError({.code = Code::kBadFlag,
+                      .what = "the output directory could not be made",
+                      .where = concat("--out \"", out.string(), "\""),
+                      .why = concat("expected a directory that can be written, got ", there.string()),
+                      .fix = "give a directory that can be made, with a parent that can be written"});
+  }
+}
+
 /// What rank 0 finds: whether the run goes on from something.
 bool find_start(const TrainConfig& config) {
   if (!config.resume) {
@@ -104,6 +123,9 @@ RunDirectory open_run_directory(const TrainConfig& config, const DeviceMesh& mes
   agree(mesh, "output directory", [&] {
     if (mesh.rank() == 0) {
       found_at = open_here(config, given, run);
+      if (!config.flags_json.empty()) {
+        write_text_file(config.out / "config.json", config.flags_json);
+      }
     }
   });
   found_at = all_gather_text(mesh, found_at, CollectivePurpose::named("resume")).front();
@@ -111,6 +133,19 @@ RunDirectory open_run_directory(const TrainConfig& config, const DeviceMesh& mes
     run.resume = found_at == "." ? given : given / found_at;
   }
   return run;
+}
+
+std::optional<fs::path> check_run_directory(const TrainConfig& config) {
+  const fs::path given = !config.resume || config.resume->empty() ? config.out : *config.resume;
+  std::optional<fs::path> found;
+  if (find_start(config)) {
+    found = find_checkpoint(given, config.verify ? Verify::kHashes : Verify::kSizes).directory;
+  }
+  if (!found || !is_within(given, config.out)) {
+    refuse_earlier_run(config.out, config.resume && config.resume->empty());
+  }
+  require_place(config.out);
+  return found;
 }
 
 } // namespace tieshard

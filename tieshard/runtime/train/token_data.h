@@ -1,39 +1,47 @@
 // tieshard/runtime/train/token_data.h
 //
-// A file of tokens as training samples, in an order that every rank computes alike.
+// Batches of a token file, in an order that every rank computes alike.
 //
-// Flow:   a raw .bin file -> [this] -> trainer
-// Source: raw little-endian uint16 or uint32 tokens, as llm.c and nanoGPT use them without a header.
+// Flow: core/data/token_samples, core/data/sample_order -> [this] -> trainer, evaluation
 
 #pragma once
 
 #include <cstdint>
 #include <filesystem>
-#include <vector>
+#include <optional>
+#include <string>
 
 #include <ATen/core/Tensor.h>
 
-#include "tieshard/core/base/file.h"
+#include "tieshard/core/data/sample_order.h"
+#include "tieshard/core/data/token_samples.h"
 
 namespace tieshard {
 
-/// kAuto: uint16 for a vocabulary of up to 65,536 tokens, uint32 for a larger one.
-enum class TokenDtype { kAuto, kUint16, kUint32 };
-
 struct TokenDataOptions {
-  TokenDtype dtype = TokenDtype::kAuto;
-  std::int64_t sequence = 1024; ///< tokens of one sample
-  std::int64_t vocab_size = 0;  ///< tokens have to be below
+  TokenFormat format = TokenFormat::kAuto;
+  TokenDtype dtype = TokenDtype::kAuto; ///< of a raw file
+  std::int64_t sequence = 1024;         ///< tokens of one sample
+  std::int64_t vocab_size = 0;          ///< tokens have to be below
   bool shuffle = true;
   std::uint64_t seed = 0;
+  std::filesystem::path label_mask{};               ///< one byte a token, 0: no target; empty: every token is one
+  bool documents = false;                           ///< those of a Megatron index are apart
+  std::optional<std::int64_t> document_separator{}; ///< this token ends its document
+};
+
+/// Samples side by side.
+struct TokenBatch {
+  at::Tensor ids;       ///< int64 [B, T]
+  at::Tensor labels;    ///< int64 [B, T], kIgnoredLabel where there is no target
+  at::Tensor documents; ///< int64 [B, T], counted from 0 in each row; undefined: each row is one document
 };
 
 /// Sample i is the tokens [i * sequence, (i + 1) * sequence) of the file; a rest at its end is not used. Shuffled, each
 /// epoch is a permutation that depends on seed and epoch only.
 class TokenData {
  public:
-  /// @throws InputError file-not-found, data-malformed (a size that is no whole number of tokens; a uint32 file read as
-  ///         uint16), data-too-short (less than one sample)
+  /// @throws InputError what TokenSamples::open throws
   static TokenData open(const std::filesystem::path& path, const TokenDataOptions& options);
 
   /// Token ids int64 [batch, sequence] of `rank` of `ranks` at `step` (from 0): the global batch of a step is the next
@@ -41,32 +49,36 @@ class TokenData {
   /// @throws InputError token-out-of-range (position in the file and value)
   at::Tensor batch(std::int64_t step, std::int64_t batch, std::int64_t rank, std::int64_t ranks);
 
-  /// The same for a run whose steps have not all been of one size: the global batch begins with sample `first` (from 0)
-  /// of the run's order.
-  at::Tensor batch_from(std::int64_t first, std::int64_t batch, std::int64_t rank);
+  /// The same, with labels and documents, for a run whose steps have not all been of one size: the global batch begins
+  /// with sample `first` (from 0) of the run's order.
+  TokenBatch batch_from(std::int64_t first, std::int64_t batch, std::int64_t rank);
+
+  /// `rows` samples from `first` on in the file's order; of those behind the last one ids are 0 and nothing is a
+  /// target.
+  TokenBatch consecutive(std::int64_t first, std::int64_t rows) const;
 
   /// The first `count` tokens of the file, int64 [1, count]; all of them when count is 0.
   at::Tensor head(std::int64_t count) const;
 
   std::int64_t samples() const noexcept {
-    return samples_;
+    return samples_.samples();
   }
   std::int64_t tokens() const noexcept {
-    return tokens_;
+    return samples_.file().tokens();
+  }
+  /// As TokenSamples says it.
+  std::string description() const {
+    return samples_.description();
   }
 
  private:
-  TokenData(File file, const TokenDataOptions& options, std::int64_t tokens);
-  void refuse_wider_tokens() const;
-  void read(std::int64_t first, std::int64_t count, std::int64_t* out) const;
-  std::int64_t sample(std::int64_t position);
+  TokenData(TokenSamples samples, const TokenDataOptions& options);
+  TokenBatch empty_batch(std::int64_t rows) const;
+  void fill(TokenBatch& batch, std::int64_t row, std::int64_t sample) const;
 
-  File file_;
-  TokenDataOptions options_;
-  std::int64_t tokens_;
-  std::int64_t samples_;
-  std::int64_t epoch_ = -1; ///< whose order `order_` is
-  std::vector<std::int64_t> order_;
+  TokenSamples samples_;
+  std::int64_t sequence_;
+  SampleOrder order_;
 };
 
 } // namespace tieshard

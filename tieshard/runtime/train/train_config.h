@@ -47,8 +47,9 @@ struct SaveConfig {
 struct TrainConfig {
   std::filesystem::path model; ///< Hugging Face checkpoint directory
   std::filesystem::path data;  ///< token file
-  std::filesystem::path out;   ///< gets metrics.jsonl, summary.json, checkpoints/ and export/, of an adapter adapter/
-  ResolveOptions resolve{};    ///< ties and names beside what config and files say
+  /// Gets config.json, metrics.jsonl, summary.json, checkpoints/ and export/, of an adapter adapter/.
+  std::filesystem::path out;
+  ResolveOptions resolve{}; ///< ties and names beside what config and files say
   std::int64_t steps = 100;
   std::int64_t batch = 1;      ///< sequences that each rank computes at once
   std::int64_t sequence = 512; ///< tokens
@@ -87,7 +88,17 @@ struct TrainConfig {
   std::uint64_t seed = 0;
   LoadOptions load{}; ///< threads and progress are set by the run
   int threads = 1;    ///< of this rank: compute and reading
+  TokenFormat data_format = TokenFormat::kAuto;
   TokenDtype data_dtype = TokenDtype::kAuto;
+  std::filesystem::path label_mask{};               ///< of `data`: a byte a token, 0: no target; empty: all are targets
+  bool documents = false;                           ///< those of Megatron's index do not see one another
+  std::optional<std::int64_t> document_separator{}; ///< the same with documents that end at this token
+  std::filesystem::path eval_data{};                ///< token file that the loss is reported of; empty: none
+  std::filesystem::path eval_label_mask{};          ///< of `eval_data`
+  std::int64_t eval_every = 0;                      ///< steps; 0: after the last one only
+  std::int64_t eval_samples = 0;                    ///< of `eval_data`, from its start; 0: all
+  bool tensorboard = false;                         ///< write event files into OUT/tensorboard
+  std::string flags_json{};                         ///< every flag that is in force, for OUT/config.json; empty: none
 
   /// Tokens that `ranks` ranks together train on in a step.
   std::int64_t tokens_of_step(std::int64_t ranks) const {

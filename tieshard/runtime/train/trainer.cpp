@@ -81,16 +81,19 @@ void gather_memory(const DeviceMesh& mesh, const RankMemory& mine, RunSummary& s
   }
 }
 
-/// Before anything is loaded, so that a wrong path shows in milliseconds.
-TokenData open_data(const TrainConfig& config) {
-  const Checkpoint checkpoint = Checkpoint::open(config.model);
-  require_family(checkpoint.config());
-  return TokenData::open(config.data,
-                         {.dtype = config.data_dtype,
-                          .sequence = config.sequence,
-                          .vocab_size = checkpoint.config().integer("vocab_size"),
-                          .shuffle = config.shuffle,
-                          .seed = config.seed});
+void report_data(const TrainObserver& observer, const RunData& data) {
+  if (!observer.on_data) {
+    return;
+  }
+  observer.on_data("--data", data.train);
+  if (data.eval) {
+    observer.on_data("--eval-data", *data.eval);
+  }
+}
+
+bool is_due_for_evaluation(const TrainConfig& config, std::int64_t step) {
+  return !config.eval_data.empty() &&
+         (step == config.steps || (config.eval_every > 0 && step % config.eval_every == 0));
 }
 
 /// What is odd about a run, but no reason to stop it.
@@ -152,7 +155,7 @@ struct Run {
   const DeviceMesh& mesh;
   const TrainObserver& observer;
   ParallelModel& parallel;
-  TokenData& data;
+  RunData& data;
   RunSummary& summary;
 };
 
@@ -181,10 +184,11 @@ StepMetrics make_step(const Run& run,
                       GuardedOptimizer<torch::optim::Optimizer>& optimizer) {
   const TrainConfig& config = run.config;
   const std::int64_t sequences = config.batch * config.gradient_accumulation_steps; // of this rank
-  at::Tensor ids;
-  agree(run.mesh, "data", [&] { ids = run.data.batch_from(at.samples, sequences, run.mesh.rank()); });
+  TokenBatch batch;
+  agree(run.mesh, "data", [&] { batch = run.data.train.batch_from(at.samples, sequences, run.mesh.rank()); });
   StepMetrics metrics{.step = at.step + 1, .lr = config.lr * factor, .tokens = config.tokens_of_step(run.mesh.size())};
-  metrics.loss = backward_global_mean(*run.parallel.model, run.mesh, ids, ids, config.gradient_accumulation_steps);
+  metrics.loss =
+      backward_global_mean(*run.parallel.model, run.mesh, batch.ids, batch.labels, config.gradient_accumulation_steps);
   agree(run.mesh, "weights", require_mappings_intact); // a rank that read zeros has spoilt the gradients of all
   if (clip_gradient(config, run.mesh, run.parallel, run.observer, metrics)) {
     optimizer.step();
@@ -193,11 +197,32 @@ StepMetrics make_step(const Run& run,
   return metrics;
 }
 
+/// What rank 0 writes of each step.
+class StepFiles {
+ public:
+  StepFiles(const TrainConfig& config, std::int64_t made) : metrics_(config.out / "metrics.jsonl", made) {
+    if (config.tensorboard) {
+      events_.emplace(config.out / "tensorboard", made + 1);
+    }
+  }
+
+  void write(const StepMetrics& metrics) {
+    metrics_.write(metrics);
+    if (events_) {
+      events_->write(metrics.step, scalars_of(metrics));
+    }
+  }
+
+ private:
+  MetricsFile metrics_;
+  std::optional<EventFile> events_;
+};
+
 /// The steps of a run. @returns false when a signal ended it before the last one
 bool run_steps(const Run& run, const RunDirectory& directory) {
   const TrainConfig& config = run.config;
   const DeviceMesh& mesh = run.mesh;
-  std::optional<MetricsFile> file;
+  std::optional<StepFiles> files;
   auto optimizer = build_optimizer(config, run.parallel);
   const GroupRates rates(optimizer.raw());
   const LrSchedule schedule = lr_schedule_of(config, mesh.size());
@@ -215,14 +240,17 @@ bool run_steps(const Run& run, const RunDirectory& directory) {
         mesh, {.seconds = seconds_since(start), .signal = StopSignals::received(), .due = saves.due_by_time()});
     metrics.seconds = end.seconds;
     run.summary.stopped_by = end.signal;
+    if (end.signal == 0 && is_due_for_evaluation(config, metrics.step)) {
+      metrics.evaluation = evaluate(*run.parallel.model, mesh, *run.data.eval, config.batch, config.eval_samples);
+    }
     run.summary.steps.push_back(metrics);
     agree(mesh, "metrics", [&] {
       saves.require_no_failure();
       if (mesh.rank() == 0) {
-        if (!file) { // only now, so that a run that never made a step can be started again
-          file.emplace(config.out / "metrics.jsonl", first);
+        if (!files) { // only now, so that a run that never made a step can be started again
+          files.emplace(config, first);
         }
-        file->write(metrics);
+        files->write(metrics);
       }
     });
     if (mesh.rank() == 0 && run.observer.on_step) {
@@ -305,14 +333,37 @@ double backward_global_mean(LanguageModel& model,
   return total.item<double>();
 }
 
+RunData RunData::open(const TrainConfig& config) {
+  const Checkpoint checkpoint = Checkpoint::open(config.model);
+  require_family(checkpoint.config());
+  TokenDataOptions options{.format = config.data_format,
+                           .dtype = config.data_dtype,
+                           .sequence = config.sequence,
+                           .vocab_size = checkpoint.config().integer("vocab_size"),
+                           .shuffle = config.shuffle,
+                           .seed = config.seed,
+                           .label_mask = config.label_mask,
+                           .documents = config.documents,
+                           .document_separator = config.document_separator};
+  RunData data{.train = TokenData::open(config.data, options)};
+  if (!config.eval_data.empty()) {
+    options.label_mask = config.eval_label_mask;
+    data.eval = TokenData::open(config.eval_data, options);
+  }
+  return data;
+}
+
 RunSummary train(const TrainConfig& config, const DeviceMesh& mesh, const TrainObserver& observer) {
   const StopSignals signals;
   at::set_num_threads(config.threads);
   require_same_config_on_ranks(config, mesh);
-  std::optional<TokenData> data;
-  agree(mesh, "inputs", [&] {
-    data.emplace(open_data(config));
+  std::optional<RunData> data;
+  agree(mesh, "inputs", [&] { // before anything is loaded, so that a wrong path shows in milliseconds
+    data.emplace(RunData::open(config));
     lr_schedule_of(config, mesh.size()); // refuses one that cannot be followed
+    if (mesh.rank() == 0) {
+      report_data(observer, *data);
+    }
   });
   const RunDirectory directory = open_run_directory(config, mesh);
   RunSummary summary;

@@ -8,6 +8,8 @@
 #pragma once
 
 #include <functional>
+#include <optional>
+#include <string>
 
 #include "tieshard/runtime/adapters/adapter_weights.h"
 #include "tieshard/runtime/mesh/device_mesh.h"
@@ -26,6 +28,8 @@ namespace tieshard {
 struct TrainObserver {
   std::function<void(std::uint64_t done, std::uint64_t total)> on_load_progress{}; ///< bytes of rank 0's slices
   std::function<void(const ParallelModel&, double seconds)> on_load{};
+  /// What was found in --data or --eval-data, whose flag is given, before anything is loaded.
+  std::function<void(const std::string& flag, const TokenData&)> on_data{};
   std::function<void(const StepMetrics&)> on_step{};
   std::function<void(std::int64_t step, const Diagnostic&)> on_skipped_step{}; ///< before its on_step
   std::function<void(const LoadedCheckpoint&)> on_resume{};
@@ -54,6 +58,15 @@ double backward_global_mean(LanguageModel& model,
                             const at::Tensor& labels,
                             std::int64_t accumulation_steps = 1,
                             const SequenceInfo& info = {});
+
+/// The token files of a run.
+struct RunData {
+  TokenData train;
+  std::optional<TokenData> eval{}; ///< where --eval-data is given
+
+  /// @throws InputError unknown-architecture, what Checkpoint::open and TokenData::open throw
+  static RunData open(const TrainConfig& config);
+};
 
 /// Runs `config` on the ranks of `mesh`; every rank must call it. SIGTERM and SIGUSR1 end it after the step that it is
 /// in, saved, without an export; the summary says so.
