@@ -16,6 +16,7 @@ using testing::raised;
 
 TEST(RuntimeVerbs, AreThoseThatCompute) {
   EXPECT_TRUE(is_runtime_verb("eval"));
+  EXPECT_TRUE(is_runtime_verb("generate"));
   EXPECT_TRUE(is_runtime_verb("train"));
   EXPECT_TRUE(is_runtime_verb("forward"));
   EXPECT_FALSE(is_runtime_verb("plan"));

@@ -9,6 +9,7 @@ MEMORY = re.compile(r"\b(?:\w*data_ptr\w*|mem(?:cpy|cmp|set|move)|from_blob)\b")
 TOUCHES_MEMORY = {
     "runtime/adapters/adapter_weights.cpp": "files, of copies on the host",
     "runtime/fsdp/shard_checks.cpp": "compares addresses, touches none",
+    "runtime/generate/generate.cpp": "one row of logits on the host, which the sampler reads",
     "runtime/load/shard_loader.cpp": "tensors over what was read",
     "runtime/mesh/collectives.cpp": "texts, in host tensors made there",
     "runtime/mesh/part_collectives.cpp": "shared memory, of host tensors",
@@ -32,6 +33,7 @@ NAMES_THE_HOST = {
     "runtime/fsdp/activation_checkpoint.cpp": "its random numbers, beside the device's",
     "runtime/fsdp/fsdp_param.cpp": "OffloadPolicy::to_host",
     "runtime/fsdp/fsdp_param_group.cpp": "flags are read at once",
+    "runtime/generate/generate.cpp": "one row of logits, which the sampler reads",
     "runtime/load/shard_loader.cpp": "what is read is there first",
     "runtime/mesh/device_mesh.cpp": "which connection",
     "runtime/mesh/part_collectives.cpp": "which connection",

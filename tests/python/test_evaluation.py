@@ -76,6 +76,30 @@ def test_a_mask_leaves_targets_out(evaluate, tiny, tokens, tmp_path):
     assert got["loss"] == pytest.approx(loss, abs=BOUND) and got["targets"] == targets
 
 
+def loss_of_documents(folder, rows):
+    """(mean, targets) where each document of each row is computed by transformers alone."""
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    total = targets = 0
+    with torch.no_grad():
+        for document in (torch.tensor(part)[None] for row in rows for part in row if len(part) > 1):
+            logits = model(document).logits[0, :-1].float()
+            total += torch.nn.functional.cross_entropy(logits, document[0, 1:], reduction="sum").double().item()
+            targets += document.shape[1] - 1
+    return total / targets, targets
+
+
+def test_documents_in_one_sample_do_not_see_one_another(evaluate, tiny, tmp_path):
+    random = numpy.random.default_rng(8)
+    tokens = random.integers(1, VOCAB, SAMPLES * SEQ)
+    tokens[random.choice(len(tokens), 20, replace=False)] = 0  # ends a document
+    rows = [[part.tolist() for part in numpy.split(row, numpy.flatnonzero(row == 0) + 1)] for row in tokens.reshape(-1, SEQ)]
+    loss, targets = loss_of_documents(tiny, rows)
+    got = evaluate(write_raw(tmp_path / "t.bin", tokens), "--document-separator", 0, "--ranks", 2)
+    assert got["targets"] == targets and got["loss"] == pytest.approx(loss, abs=BOUND)
+    indexed = write_megatron(tmp_path / "m", numpy.split(tokens, numpy.flatnonzero(tokens == 0) + 1))
+    assert evaluate(indexed, "--documents")["loss"] == got["loss"] != evaluate(indexed)["loss"]
+
+
 def test_only_the_first_samples_where_that_is_asked(evaluate, tiny, tokens, tmp_path):
     got = evaluate(write_raw(tmp_path / "t.bin", tokens), "--samples", 3, "--batch", 2, "--ranks", 3)
     assert got["samples"] == 3 and got["loss"] == pytest.approx(expected_loss(tiny, tokens[:3 * SEQ], SEQ)[0], abs=BOUND)

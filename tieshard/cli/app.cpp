@@ -30,6 +30,7 @@ constexpr const char* kExamples =
     "  tieshard load smollm2/ --ranks 2           load it and give account of every element\n"
     "  tieshard train --model smollm2/ --data tokens.bin --out runs/a --ranks 2 --steps 200\n"
     "  tieshard eval --model runs/a/export --data valid.bin      loss and perplexity\n"
+    "  tieshard generate --model runs/a/export --prompt 'The sea'\n"
     "  tieshard merge-adapter smollm2/ runs/a/adapter merged/    a LoRA adapter added into the weights\n"
     "  tieshard reshard runs/a/ three/ --ranks 3  a training checkpoint for another number of ranks\n"
     "  tieshard export runs/a/ model/             a training checkpoint as a model that transformers loads\n"
@@ -71,6 +72,7 @@ void add_help(CLI::App& app, Verb& chosen) {
 void list_runtime_verbs(CLI::App& app) {
   app.add_subcommand("train", "Train a model over ranks and export it (tieshard-runtime)");
   app.add_subcommand("eval", "Loss and perplexity of a token file (tieshard-runtime)");
+  app.add_subcommand("generate", "Go on with a text, greedily or by sampling (tieshard-runtime)");
   app.add_subcommand("forward", "Write a model's logits for given tokens (tieshard-runtime)");
 }
 

@@ -48,7 +48,7 @@ void hold_stop_signals() {
 } // namespace
 
 bool is_runtime_verb(const std::string& verb) {
-  return verb == "train" || verb == "eval" || verb == "forward";
+  return verb == "train" || verb == "eval" || verb == "generate" || verb == "forward";
 }
 
 std::filesystem::path own_program() {
@@ -68,11 +68,12 @@ std::filesystem::path runtime_program() {
   std::filesystem::path program = own_program().parent_path() / "tieshard-runtime";
   std::error_code failed;
   if (!std::filesystem::exists(program, failed)) {
-    throw InputError({.code = Code::kFileNotFound,
-                      .what = "tieshard-runtime, which trains and computes, is not built",
-                      .where = program.string(),
-                      .why = "train, eval, forward and demo need LibTorch; this build has the torch-free rooms only",
-                      .fix = "build it with `make build` (or `cmake --workflow --preset dev`)"});
+    throw InputError(
+        {.code = Code::kFileNotFound,
+         .what = "tieshard-runtime, which trains and computes, is not built",
+         .where = program.string(),
+         .why = "train, eval, generate, forward and demo need LibTorch; this build has the torch-free rooms only",
+         .fix = "build it with `make build` (or `cmake --workflow --preset dev`)"});
   }
   return program;
 }

@@ -12,7 +12,7 @@
 
 namespace tieshard::cli {
 
-/// True for the verbs that compute: train, eval, forward.
+/// True for the verbs that compute: train, eval, generate, forward.
 bool is_runtime_verb(const std::string& verb);
 
 /// This program's own file. @throws PeerError io-failed

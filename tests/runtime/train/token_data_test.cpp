@@ -9,7 +9,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "tieshard/runtime/models/causal_lm.h"
+#include "tieshard/runtime/models/language_model.h"
 
 #include "tests/support/diagnostics.h"
 #include "tests/support/tiny_llama.h"

@@ -2,7 +2,7 @@
 //
 // The program with torch in it, `tieshard-runtime`: the verbs that compute.
 //
-// Flow: `tieshard train | eval | forward` -> [this] -> train_verb, eval_verb, forward_verb
+// Flow: `tieshard train | eval | generate | forward` -> [this] -> a file each
 
 #include <csignal>
 #include <string>
@@ -15,6 +15,7 @@
 #include "tieshard/cli/report.h"
 #include "tieshard/cli/runtime/eval_verb.h"
 #include "tieshard/cli/runtime/forward_verb.h"
+#include "tieshard/cli/runtime/generate_verb.h"
 #include "tieshard/cli/runtime/train_verb.h"
 #include "tieshard/runtime/tensors/heap_allocator.h"
 
@@ -28,6 +29,7 @@ int main(int argc, char** argv) {
   app.require_subcommand(0, 1);
   cli::add_train(app, chosen);
   cli::add_eval(app, chosen);
+  cli::add_generate(app, chosen);
   cli::add_forward(app, chosen);
   return cli::run_command_line(app, argc, argv, chosen, cli::standard_console());
 }

@@ -5,9 +5,10 @@
 #include <cstdlib>
 #include <cstring>
 #include <system_error>
+#include <utility>
 
-#include <fcntl.h>
 #include <nlohmann/json.hpp>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -39,29 +40,60 @@ else:
     sys.stdout.buffer.write(tokenizer.decode(json.loads(given)).encode("utf-8"))
 )";
 
-struct Pipe {
-  std::array<int, 2> ends{-1, -1}; ///< to read, to write
-
-  Pipe() {
-    if (::pipe2(ends.data(), O_CLOEXEC) != 0) {
+/// Both streams of the child go over one connection, which ends without a signal when the child does.
+class Connection {
+ public:
+  Connection() {
+    if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends_.data()) != 0) {
       throw PeerError({.code = Code::kIoFailed,
                        .what = "a program could not be started",
                        .where = "the tokenizer's Python",
                        .why = std::strerror(errno)});
     }
   }
-  Pipe(const Pipe&) = delete;
-  Pipe& operator=(const Pipe&) = delete;
-  ~Pipe() {
-    close(0);
-    close(1);
+  Connection(const Connection&) = delete;
+  Connection& operator=(const Connection&) = delete;
+  ~Connection() {
+    ::close(ends_[0]);
+    close_childs_end();
   }
-  void close(std::size_t end) {
-    if (ends[end] >= 0) {
-      ::close(ends[end]);
-      ends[end] = -1;
+
+  int childs_end() const {
+    return ends_[1];
+  }
+  void close_childs_end() {
+    if (ends_[1] >= 0) {
+      ::close(std::exchange(ends_[1], -1));
     }
   }
+
+  /// The program reads all of its input before it writes: the two directions cannot wait for each other.
+  void write_all(const std::string& text) const {
+    std::size_t written = 0;
+    while (written < text.size()) {
+      const ssize_t count = ::send(ends_[0], text.data() + written, text.size() - written, MSG_NOSIGNAL);
+      if (count < 0 && errno != EINTR) {
+        break; // it has ended, and its status says why
+      }
+      written += count > 0 ? static_cast<std::size_t>(count) : 0;
+    }
+    ::shutdown(ends_[0], SHUT_WR);
+  }
+
+  std::string read_all() const {
+    std::string text;
+    std::array<char, 4096> piece{};
+    for (;;) {
+      const ssize_t count = ::read(ends_[0], piece.data(), piece.size());
+      if (count == 0 || (count < 0 && errno != EINTR)) {
+        return text;
+      }
+      text.append(piece.data(), count > 0 ? static_cast<std::size_t>(count) : 0);
+    }
+  }
+
+ private:
+  std::array<int, 2> ends_{-1, -1}; ///< ours, the child's
 };
 
 const char* python() {
@@ -69,35 +101,11 @@ const char* python() {
   return chosen != nullptr && *chosen != '\0' ? chosen : "python3";
 }
 
-[[noreturn]] void become_python(const Pipe& in, const Pipe& out, const char* task, const std::string& file) {
-  ::dup2(in.ends[0], STDIN_FILENO);
-  ::dup2(out.ends[1], STDOUT_FILENO);
-  ::execlp(python(), python(), "-c", kProgram, task, file.c_str(), nullptr);
+[[noreturn]] void become_python(int streams, const char* task, const char* file) {
+  ::dup2(streams, STDIN_FILENO);
+  ::dup2(streams, STDOUT_FILENO);
+  ::execlp(python(), python(), "-c", kProgram, task, file, nullptr);
   ::_exit(kNoPython);
-}
-
-/// The program reads all of its input before it writes: neither pipe can fill up against the other.
-void write_all(int pipe, const std::string& text) {
-  std::size_t written = 0;
-  while (written < text.size()) {
-    const ssize_t count = ::write(pipe, text.data() + written, text.size() - written);
-    if (count < 0 && errno != EINTR) {
-      return; // it has ended, and its status says why
-    }
-    written += count > 0 ? static_cast<std::size_t>(count) : 0;
-  }
-}
-
-std::string read_all(int pipe) {
-  std::string text;
-  std::array<char, 4096> piece{};
-  for (;;) {
-    const ssize_t count = ::read(pipe, piece.data(), piece.size());
-    if (count == 0 || (count < 0 && errno != EINTR)) {
-      return text;
-    }
-    text.append(piece.data(), count > 0 ? static_cast<std::size_t>(count) : 0);
-  }
 }
 
 InputError no_python(const std::string& why) {
@@ -123,17 +131,14 @@ Tokenizer::Tokenizer(const std::filesystem::path& model) : file_(model / "tokeni
 }
 
 std::string Tokenizer::call(const char* task, const std::string& input) const {
-  Pipe in;
-  Pipe out;
+  Connection connection;
   const pid_t child = ::fork();
   if (child == 0) {
-    become_python(in, out, task, file_.string());
+    become_python(connection.childs_end(), task, file_.c_str());
   }
-  in.close(0);
-  out.close(1);
-  write_all(in.ends[1], input);
-  in.close(1);
-  std::string output = read_all(out.ends[0]);
+  connection.close_childs_end();
+  connection.write_all(input);
+  std::string output = connection.read_all();
   int status = 0;
   while (child > 0 && ::waitpid(child, &status, 0) < 0 && errno == EINTR) {
   }

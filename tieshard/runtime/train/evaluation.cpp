@@ -23,10 +23,14 @@ TokenBatch block_of(const TokenData& data, std::int64_t first, std::int64_t batc
 }
 
 /// The sum of the losses of a block and its number of targets, float64 [2] on the host.
-at::Tensor loss_of(CausalLm& model, const DeviceMesh& mesh, const TokenBatch& block) {
-  const at::Tensor loss = model.loss(block.ids.to(mesh.device()), block.labels.to(mesh.device()));
+at::Tensor loss_of(LanguageModel& model, const DeviceMesh& mesh, const TokenBatch& block) {
+  SequenceInfo info;
+  if (block.documents.defined()) {
+    info.documents_BT = block.documents.to(mesh.device());
+  }
+  const at::Tensor loss = model.loss(block.ids.to(mesh.device()), block.labels.to(mesh.device()), 1.0, info);
   return at::stack(
-      {loss.detach().to(at::kCPU, at::kDouble), at::scalar_tensor(count_targets(block.labels), at::kDouble)});
+      {loss.detach().to(at::kCPU, at::kDouble), at::scalar_tensor(model.count_targets(block.labels), at::kDouble)});
 }
 
 } // namespace
@@ -36,7 +40,7 @@ double Evaluation::perplexity() const {
 }
 
 Evaluation evaluate(
-    CausalLm& model, const DeviceMesh& mesh, const TokenData& data, std::int64_t batch, std::int64_t samples) {
+    LanguageModel& model, const DeviceMesh& mesh, const TokenData& data, std::int64_t batch, std::int64_t samples) {
   const auto start = std::chrono::steady_clock::now();
   const EvaluationMode mode(model);
   const at::NoGradGuard no_grad;

@@ -9,7 +9,7 @@
 #include <cstdint>
 
 #include "tieshard/runtime/mesh/device_mesh.h"
-#include "tieshard/runtime/models/causal_lm.h"
+#include "tieshard/runtime/models/language_model.h"
 #include "tieshard/runtime/train/token_data.h"
 
 namespace tieshard {
@@ -29,6 +29,6 @@ struct Evaluation {
 /// samples: any number of ranks gives the same bits. A collective; every rank must call it.
 /// @throws InputError data-too-short (no target), token-out-of-range; as agree() on the other ranks
 Evaluation evaluate(
-    CausalLm& model, const DeviceMesh& mesh, const TokenData& data, std::int64_t batch, std::int64_t samples = 0);
+    LanguageModel& model, const DeviceMesh& mesh, const TokenData& data, std::int64_t batch, std::int64_t samples = 0);
 
 } // namespace tieshard

@@ -6,7 +6,7 @@
 
 #include <ATen/ATen.h>
 
-#include "tieshard/runtime/models/causal_lm.h"
+#include "tieshard/runtime/models/language_model.h"
 
 namespace tieshard {
 namespace {

@@ -187,8 +187,12 @@ StepMetrics make_step(const Run& run,
   TokenBatch batch;
   agree(run.mesh, "data", [&] { batch = run.data.train.batch_from(at.samples, sequences, run.mesh.rank()); });
   StepMetrics metrics{.step = at.step + 1, .lr = config.lr * factor, .tokens = config.tokens_of_step(run.mesh.size())};
-  metrics.loss =
-      backward_global_mean(*run.parallel.model, run.mesh, batch.ids, batch.labels, config.gradient_accumulation_steps);
+  metrics.loss = backward_global_mean(*run.parallel.model,
+                                      run.mesh,
+                                      batch.ids,
+                                      batch.labels,
+                                      config.gradient_accumulation_steps,
+                                      {.documents_BT = batch.documents});
   agree(run.mesh, "weights", require_mappings_intact); // a rank that read zeros has spoilt the gradients of all
   if (clip_gradient(config, run.mesh, run.parallel, run.observer, metrics)) {
     optimizer.step();
