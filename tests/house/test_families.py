@@ -24,3 +24,10 @@ def test_a_family_lies_in_a_file_of_its_name():
     for family in known_families():
         text = (ROOT / "tieshard" / "core" / "families" / f"{family}.cpp").read_text()
         assert f"const Family& {family}_family() {{" in text
+
+
+def test_the_example_of_a_family_is_the_code():
+    example = re.search(r"```cpp\n(.*?)```", (ROOT / "docs" / "new_model.md").read_text(), re.S).group(1)
+    code = (ROOT / "tieshard" / "core" / "families" / "qwen2.cpp").read_text().splitlines()
+    assert len(example.splitlines()) > 10
+    assert [line for line in example.splitlines() if line not in code] == []
