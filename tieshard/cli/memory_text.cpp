@@ -19,15 +19,19 @@ struct Term {
 };
 
 std::vector<Term> terms_of(const TrainingMemory& memory) {
-  return {{"process", "the program and its libraries", memory.process},
-          {"shards", "shards of parameters", memory.shards},
-          {"moments", "AdamW's moments of the shards", memory.moments},
-          {"gradients", "gradients of the shards", memory.gradients},
-          {"whole_parameters", "whole parameters: root, and units in flight", memory.whole_parameters},
-          {"whole_gradients", "whole gradients: root, and units in flight", memory.whole_gradients},
-          {"activations", "activations", memory.activations},
-          {"loss", "logits of one piece", memory.loss},
-          {"holes", "holes of the heap", memory.holes}};
+  return {{.name = "process", .meaning = "the program and its libraries", .bytes = memory.process},
+          {.name = "shards", .meaning = "shards of parameters", .bytes = memory.shards},
+          {.name = "moments", .meaning = "AdamW's moments of the shards", .bytes = memory.moments},
+          {.name = "gradients", .meaning = "gradients of the shards", .bytes = memory.gradients},
+          {.name = "whole_parameters",
+           .meaning = "whole parameters: root, and units in flight",
+           .bytes = memory.whole_parameters},
+          {.name = "whole_gradients",
+           .meaning = "whole gradients: root, and units in flight",
+           .bytes = memory.whole_gradients},
+          {.name = "activations", .meaning = "activations", .bytes = memory.activations},
+          {.name = "loss", .meaning = "logits of one piece", .bytes = memory.loss},
+          {.name = "holes", .meaning = "holes of the heap", .bytes = memory.holes}};
 }
 
 std::string why_not(const HfConfig& config) {

@@ -106,11 +106,12 @@ void print_units(const ShardPlan& plan, const Stream& out) {
 
 void print_ranks(const ShardPlan& plan, const PlanSummary& summary, const Stream& out) {
   const std::string_view dtype = name(memory_dtype(plan));
+  const std::string_view moments = name(bits(memory_dtype(plan)) < 32 ? DType::kF32 : memory_dtype(plan));
   Table table({left(summary.ranks.size() == 1 && plan.ranks() > 1 ? "each rank" : "rank"),
                right("elements"),
                right(concat("parameters (", dtype, ")")),
                right(concat("gradients (", dtype, ")")),
-               right(concat("AdamW (2 x ", dtype, ")")),
+               right(concat("AdamW (2 x ", moments, ")")),
                right("total"),
                right("read from files")});
   for (const RankBytes& rank : summary.ranks) {

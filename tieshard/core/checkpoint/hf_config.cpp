@@ -11,11 +11,11 @@ namespace {
 /// A field of the top level or else of text_config, where wrappers of a text model keep it.
 FoundField find_also_nested(const Json& document, std::string_view key) {
   if (const Json* value = config_member(document, key)) {
-    return {value, std::string(key)};
+    return {.value = value, .path = std::string(key)};
   }
   if (const Json* text_config = config_member(document, "text_config")) {
     if (const Json* value = config_member(*text_config, key)) {
-      return {value, concat("text_config.", key)};
+      return {.value = value, .path = concat("text_config.", key)};
     }
   }
   return {};

@@ -21,7 +21,7 @@ class RopeFields {
     if (!fields.is_object()) {
       refuse_config_value(where_, path, "an object", fields);
     }
-    sets_.push_back({&fields, std::move(path)});
+    sets_.push_back({.value = &fields, .path = std::move(path)});
   }
 
   bool empty() const {
@@ -31,7 +31,7 @@ class RopeFields {
   FoundField find(std::string_view field) const {
     for (auto set = sets_.rbegin(); set != sets_.rend(); ++set) {
       if (const Json* value = config_member(*set->value, field)) {
-        return {value, concat(set->path, ".", field)};
+        return {.value = value, .path = concat(set->path, ".", field)};
       }
     }
     return {};
