@@ -94,4 +94,4 @@ def test_a_dry_run_refuses_what_the_run_would_refuse(tieshard, config, tmp_path,
 def test_a_dry_run_of_an_adapter_says_what_is_trained(tieshard, config):
     done = run_well([tieshard, "train", "--config", config(**{"param-groups": "lora_A:lr=0.1", "lora": "r=4,alpha=8,targets=q_proj"}),
                      "--dry-run"], env=clean_environment())
-    assert "lora    2 modules and 0 whole parameters are trained" in done.stdout, done.stdout
+    assert "lora    3 modules and 0 whole parameters are trained" in done.stdout, done.stdout
