@@ -18,9 +18,7 @@
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 
-#include "tieshard/core/families/llama.h"
 #include "tieshard/runtime/fsdp/fully_shard.h"
-#include "tieshard/runtime/models/llama.h"
 #include "tieshard/runtime/optim/fused_adamw.h"
 #include "tieshard/runtime/optim/fused_sgd.h"
 #include "tieshard/runtime/optim/guarded_optimizer.h"
@@ -28,6 +26,8 @@
 #include "tieshard/runtime/optim/optimizer_guard.h"
 #include "tieshard/runtime/tensors/heap_allocator.h"
 #include "tieshard/runtime/tensors/module_parameters.h"
+
+#include "tests/support/random_decoder.h"
 
 namespace tieshard {
 namespace {
@@ -54,28 +54,14 @@ double median_seconds(int warm_up, int runs, const std::function<void()>& work) 
   return seconds[seconds.size() / 2];
 }
 
-std::shared_ptr<LlamaForCausalLm> make_model(at::ScalarType dtype) {
-  LlamaConfig config;
-  config.vocab_size = kVocab;
-  config.hidden_size = 576;
-  config.intermediate_size = 1536;
-  config.num_hidden_layers = 30;
-  config.num_attention_heads = 9;
-  config.num_key_value_heads = 3;
-  config.head_dim = 64;
-  config.max_position_embeddings = 8192;
-  auto model = std::make_shared<LlamaForCausalLm>(config, /*tied=*/true, at::TensorOptions(dtype));
-  at::manual_seed(1);
-  const at::NoGradGuard no_grad;
-  for (const NamedTensor& parameter : unique_parameters(*model)) {
-    at::Tensor values = parameter.tensor;
-    values.dim() == 1 ? values.fill_(1.0) : values.normal_(0.0, 0.02);
-  }
-  model->train();
-  return model;
+std::shared_ptr<DecoderForCausalLm> make_model(at::ScalarType dtype) {
+  return testing::random_decoder(
+      testing::llama_sizes(kVocab, /*hidden=*/576, /*inner=*/1536, 30, /*heads=*/9, /*kv_heads=*/3, /*head_dim=*/64),
+      0.02,
+      dtype);
 }
 
-std::int64_t numel_of(const LlamaForCausalLm& model) {
+std::int64_t numel_of(const DecoderForCausalLm& model) {
   std::int64_t numel = 0;
   for (const NamedTensor& parameter : unique_parameters(model)) {
     numel += parameter.tensor.numel();

@@ -18,15 +18,15 @@
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 
-#include "tieshard/core/families/llama.h"
 #include "tieshard/runtime/fsdp/fully_shard.h"
 #include "tieshard/runtime/mesh/collectives.h"
 #include "tieshard/runtime/mesh/local_launcher.h"
-#include "tieshard/runtime/models/llama.h"
 #include "tieshard/runtime/optim/fused_adamw.h"
 #include "tieshard/runtime/optim/optimizer_guard.h"
 #include "tieshard/runtime/tensors/heap_allocator.h"
 #include "tieshard/runtime/tensors/module_parameters.h"
+
+#include "tests/support/random_decoder.h"
 
 namespace tieshard {
 namespace {
@@ -40,28 +40,14 @@ constexpr std::int64_t kVocab = 49152;
 constexpr int kWarmUp = 3;
 constexpr int kRuns = 10;
 
-std::shared_ptr<LlamaForCausalLm> make_model(std::int64_t layers) {
-  LlamaConfig config;
-  config.vocab_size = kVocab;
-  config.hidden_size = 576;
-  config.intermediate_size = 1536;
-  config.num_hidden_layers = layers;
-  config.num_attention_heads = 9;
-  config.num_key_value_heads = 3;
-  config.head_dim = 64;
-  config.max_position_embeddings = 8192;
-  auto model = std::make_shared<LlamaForCausalLm>(config, /*tied=*/true, at::TensorOptions(at::kFloat));
-  at::manual_seed(1);
-  const at::NoGradGuard no_grad;
-  for (const NamedTensor& parameter : unique_parameters(*model)) {
-    at::Tensor values = parameter.tensor;
-    values.dim() == 1 ? values.fill_(1.0) : values.normal_(0.0, 0.02);
-  }
-  model->train();
-  return model;
+std::shared_ptr<DecoderForCausalLm> make_model(std::int64_t layers) {
+  return testing::random_decoder(
+      testing::llama_sizes(
+          kVocab, /*hidden=*/576, /*inner=*/1536, layers, /*heads=*/9, /*kv_heads=*/3, /*head_dim=*/64),
+      0.02);
 }
 
-std::vector<at::Tensor> tensors_of(const LlamaForCausalLm& model) {
+std::vector<at::Tensor> tensors_of(const DecoderForCausalLm& model) {
   std::vector<at::Tensor> tensors;
   for (const NamedTensor& parameter : unique_parameters(model)) {
     tensors.push_back(parameter.tensor);
@@ -89,7 +75,7 @@ struct Side {
 };
 
 template <typename Optimizer>
-void step(LlamaForCausalLm& model, Optimizer& optimizer, const at::Tensor& ids, const DeviceMesh& mesh, Side& side) {
+void step(DecoderForCausalLm& model, Optimizer& optimizer, const at::Tensor& ids, const DeviceMesh& mesh, Side& side) {
   barrier(mesh);
   const auto start = Clock::now();
   model.loss(ids, ids, 1.0 / static_cast<double>(kTokens - 1)).backward();

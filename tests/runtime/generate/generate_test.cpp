@@ -1,13 +1,14 @@
 #include "tieshard/runtime/generate/generate.h"
 
+#include <algorithm>
+
 #include <ATen/ATen.h>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "tests/support/diagnostics.h"
-#include "tests/support/loaded_llama.h"
-#include "tests/support/tiny_llama.h"
+#include "tests/support/random_decoder.h"
 
 namespace tieshard::testing {
 namespace {
@@ -29,7 +30,7 @@ std::vector<std::int64_t> by_hand(LanguageModel& model, int count) {
 }
 
 TEST(Generate, TakesTheLikeliestTokenWithAndWithoutACache) {
-  const auto model = load_whole(write_tiny_llama("model", {}));
+  const auto model = random_decoder(llama_sizes(37, 12, 20, 2, 3, 1, 4), 0.5);
   model->eval();
   const auto expected = by_hand(*model, 12);
   for (const bool cache : {true, false}) {
@@ -40,7 +41,7 @@ TEST(Generate, TakesTheLikeliestTokenWithAndWithoutACache) {
 }
 
 TEST(Generate, EndsBehindAnEndTokenAndReportsEachTokenAsItComes) {
-  const auto model = load_whole(write_tiny_llama("model", {}));
+  const auto model = random_decoder(llama_sizes(37, 12, 20, 2, 3, 1, 4), 0.5);
   model->eval();
   const auto expected = by_hand(*model, 12);
   const auto first = std::ranges::find(expected, expected[5]) - expected.begin();
@@ -56,7 +57,7 @@ TEST(Generate, EndsBehindAnEndTokenAndReportsEachTokenAsItComes) {
 }
 
 TEST(Generate, LeavesTheModelAsItWas) {
-  const auto model = load_whole(write_tiny_llama("model", {}));
+  const auto model = random_decoder(llama_sizes(37, 12, 20, 2, 3, 1, 4), 0.5);
   for (const bool trains : {true, false}) {
     model->train(trains);
     generate(*model, kPrompt, {.max_new_tokens = 2});
@@ -65,7 +66,7 @@ TEST(Generate, LeavesTheModelAsItWas) {
 }
 
 TEST(Generate, RefusesAnEmptyPrompt) {
-  const auto model = load_whole(write_tiny_llama("model", {}));
+  const auto model = random_decoder(llama_sizes(37, 12, 20, 2, 3, 1, 4), 0.5);
   expect_refusal([&] { generate(*model, {}, {}); }, Code::kWrongState, {"at least one token"});
 }
 

@@ -70,6 +70,7 @@ TEST(ConfigText, TellsEachFieldByItsFlag) {
       {"--data-dtype", [](TrainConfig& config) { config.data_dtype = TokenDtype::kUint32; }},
       {"--data-format", [](TrainConfig& config) { config.data_format = TokenFormat::kLlmC; }},
       {"the documents", [](TrainConfig& config) { config.document_separator = 0; }},
+      {"--target-len", [](TrainConfig& config) { config.target = 5; }},
       {"--eval-every", [](TrainConfig& config) { config.eval_every = 5; }},
       {"--eval-samples", [](TrainConfig& config) { config.eval_samples = 5; }},
       {"--tensorboard", [](TrainConfig& config) { config.tensorboard = true; }},

@@ -71,6 +71,33 @@ TEST(TokenData, WithoutShufflingTakesConsecutiveSamplesRankMajor) {
   EXPECT_THAT(samples_in(data.batch(1, 2, 1, 2)), ElementsAre(6, 7));
 }
 
+TEST(TokenData, OfAnEncoderDecoderPutsTheLastTokensOfEachSampleApart) {
+  TokenDataOptions options = options_with(false);
+  options.target = 1;
+  TokenData data = TokenData::open(write_tokens<std::uint16_t>(3 * kSequence), options);
+  for (const TokenBatch& batch : {data.batch_from(1, 2, 0), data.consecutive(1, 2)}) {
+    EXPECT_TRUE(at::equal(batch.ids, at::tensor({4, 5, 6, 8, 9, 10}, at::kLong).view({2, 3})));
+    EXPECT_TRUE(at::equal(batch.labels, at::tensor({7, 11}, at::kLong).view({2, 1})));
+  }
+}
+
+TEST(TokenData, RefusesATargetThatLeavesNothingOrLiesInDocumentsOrFitsNotTheFamily) {
+  const std::filesystem::path path = write_tokens<std::uint16_t>(3 * kSequence);
+  TokenDataOptions options = options_with(false);
+  options.target = kSequence;
+  expect_refusal([&] { TokenData::open(path, options); }, Code::kBadFlag, {"--target-len 4", "1 to 3"});
+  options.target = 1;
+  options.document_separator = 3;
+  expect_refusal([&] { TokenData::open(path, options); }, Code::kBadFlag, {"--target-len 1", "documents"});
+  const HfConfig t5 = HfConfig::parse(R"({"model_type": "t5"})", "config.json");
+  const HfConfig llama = HfConfig::parse(R"({"model_type": "llama"})", "config.json");
+  require_target_of(require_family(t5), t5, 3);
+  require_target_of(require_family(llama), llama, 0);
+  expect_refusal([&] { require_target_of(require_family(t5), t5, 0); }, Code::kBadFlag, {"--target-len 0", "t5"});
+  expect_refusal(
+      [&] { require_target_of(require_family(llama), llama, 3); }, Code::kBadFlag, {"--target-len 3", "llama"});
+}
+
 TEST(TokenData, BeginsTheNextEpochWhereTheLastEnds) {
   TokenData data = TokenData::open(write_tokens<std::uint16_t>(5 * kSequence), options_with(false));
   EXPECT_THAT(global_order(data, 2, 2, 2), ElementsAre(0, 1, 2, 3, 4, 0, 1, 2));

@@ -27,7 +27,8 @@ TokenDataOptions DataFlags::options() const {
           .dtype = token_dtype_flag(dtype),
           .label_mask = label_mask,
           .documents = documents,
-          .document_separator = document_separator};
+          .document_separator = document_separator,
+          .target = target};
 }
 
 void add_data_flags(CLI::App& verb, DataFlags& flags) {
@@ -45,6 +46,11 @@ void add_data_flags(CLI::App& verb, DataFlags& flags) {
                   "The same with documents that end at this token; their first tokens are no targets")
       ->type_name("ID")
       ->check(whole_number(0, std::numeric_limits<std::int32_t>::max()));
+  verb.add_option("--target-len",
+                  flags.target,
+                  "Of an encoder-decoder (T5): the last tokens of each sample are what it has to say; 0: a decoder's")
+      ->check(whole_number(0, 100'000'000))
+      ->capture_default_str();
 }
 
 void add_evaluation_flags(CLI::App& verb, TrainConfig& config) {
@@ -69,6 +75,7 @@ void apply(const DataFlags& flags, TrainConfig& config) {
   config.label_mask = options.label_mask;
   config.documents = options.documents;
   config.document_separator = options.document_separator;
+  config.target = options.target;
   const bool asks = !config.eval_label_mask.empty() || config.eval_every > 0 || config.eval_samples > 0;
   if (asks && config.eval_data.empty()) {
     throw InputError({.code = Code::kBadFlag,

@@ -26,12 +26,13 @@ struct DataFlags {
   std::filesystem::path label_mask{};
   bool documents = false;
   std::optional<std::int64_t> document_separator{};
+  std::int64_t target = 0;
 
   /// Format, dtype, mask and documents; the rest is the caller's.
   TokenDataOptions options() const;
 };
 
-/// --data-format, --data-dtype, --label-mask, --documents, --document-separator.
+/// --data-format, --data-dtype, --label-mask, --documents, --document-separator, --target-len.
 void add_data_flags(CLI::App& verb, DataFlags& flags);
 
 /// --eval-data, --eval-label-mask, --eval-every, --eval-samples: of train, into its configuration.

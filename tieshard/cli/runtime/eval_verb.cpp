@@ -53,8 +53,8 @@ struct EvalFlags {
 
 TokenData open_data(const EvalFlags& flags) {
   const Checkpoint checkpoint = Checkpoint::open(flags.model);
-  require_family(checkpoint.config());
   TokenDataOptions options = flags.tokens.options();
+  require_target_of(require_family(checkpoint.config()), checkpoint.config(), options.target);
   options.sequence = flags.sequence;
   options.vocab_size = checkpoint.config().integer("vocab_size");
   options.shuffle = false;

@@ -2,9 +2,8 @@
 //
 // A text goes on: tokens out of a model, one after the other.
 //
-// Flow:   cli/runtime/generate_verb -> [this] -> core/generate/sampler,
-// models/kv_cache Source: transformers' GenerationMixin.generate, greedy search
-// and sampling.
+// Flow:   cli/runtime/generate_verb -> [this] -> core/generate/sampler, models/kv_cache
+// Source: transformers' GenerationMixin.generate, greedy search and sampling.
 
 #pragma once
 
@@ -30,11 +29,9 @@ struct Generation {
   bool ended = false;               ///< by an end token, not by their number
 };
 
-/// Goes on after `prompt`, one sequence on one process, without gradients and
-/// dropout; afterwards the model trains or not as before. Pre: the prompt's
-/// tokens are in the vocabulary, and there is at least one
-/// @throws UsageError wrong-state for an empty prompt, and for a model that is
-/// no decoder; InputError not-finite
+/// Goes on after `prompt`, one sequence on one process, without gradients and dropout; afterwards the model trains or
+/// not as before. Pre: the prompt's tokens are in the vocabulary, and there is at least one
+/// @throws UsageError wrong-state for an empty prompt, and for a model that is no decoder; InputError not-finite
 Generation generate(LanguageModel& model, const std::vector<std::int64_t>& prompt, const GenerateOptions& options);
 
 } // namespace tieshard

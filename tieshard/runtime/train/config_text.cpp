@@ -175,6 +175,7 @@ std::vector<NamedText> describe(const TrainConfig& config) {
       {"--data-format", std::string(name(config.data_format))},
       {"--data-dtype", text_of(config.data_dtype)},
       {"the documents", documents_of(config.documents, config.document_separator)},
+      {"--target-len", std::to_string(config.target)},
       {"--eval-every", std::to_string(config.eval_every)},
       {"--eval-samples", std::to_string(config.eval_samples)},
       {"--tensorboard", text_of(config.tensorboard)},

@@ -6,6 +6,8 @@
 
 #include <ATen/ATen.h>
 
+#include "tieshard/core/base/error.h"
+#include "tieshard/core/families/t5.h"
 #include "tieshard/runtime/models/language_model.h"
 
 namespace tieshard {
@@ -22,14 +24,31 @@ std::span<std::int64_t> row_of(at::Tensor& tensor, std::int64_t row) {
   return {tensor.mutable_data_ptr<std::int64_t>() + row * length, static_cast<std::size_t>(length)};
 }
 
+void require_target(const TokenDataOptions& options) {
+  const bool with_documents = options.documents || options.document_separator;
+  if (options.target == 0 || (options.target > 0 && options.target < options.sequence && !with_documents)) {
+    return;
+  }
+  throw InputError({.code = Code::kBadFlag,
+                    .what = "a command line flag has a value that cannot be used",
+                    .where = concat("--target-len ", options.target),
+                    .why = with_documents
+                               ? std::string("got documents beside it, which an encoder-decoder takes none of")
+                               : concat("expected 1 to ", options.sequence - 1, ", less than --seq"),
+                    .fix = with_documents ? "leave --documents and --document-separator out"
+                                          : "leave the encoder at least one token of each sample"});
+}
+
 } // namespace
 
 TokenData::TokenData(TokenSamples samples, const TokenDataOptions& options)
     : samples_(std::move(samples)),
       sequence_(options.sequence),
+      target_(options.target),
       order_(samples_.samples(), options.shuffle, options.seed) {}
 
 TokenData TokenData::open(const std::filesystem::path& path, const TokenDataOptions& options) {
+  require_target(options);
   return {TokenSamples::open(path,
                              {.format = options.format,
                               .dtype = options.dtype,
@@ -57,6 +76,14 @@ void TokenData::fill(TokenBatch& batch, std::int64_t row, std::int64_t sample) c
       {.ids = row_of(batch.ids, row), .labels = row_of(batch.labels, row), .documents = row_of(batch.documents, row)});
 }
 
+TokenBatch TokenData::split(TokenBatch whole) const {
+  if (target_ == 0) {
+    return whole;
+  }
+  const std::int64_t source = sequence_ - target_;
+  return {.ids = whole.ids.narrow(1, 0, source), .labels = whole.labels.narrow(1, source, target_), .documents = {}};
+}
+
 at::Tensor TokenData::batch(std::int64_t step, std::int64_t batch, std::int64_t rank, std::int64_t ranks) {
   return batch_from(step * ranks * batch, batch, rank).ids;
 }
@@ -66,7 +93,7 @@ TokenBatch TokenData::batch_from(std::int64_t first, std::int64_t batch, std::in
   for (std::int64_t row = 0; row < batch; ++row) {
     fill(made, row, order_.at(first + rank * batch + row));
   }
-  return made;
+  return split(std::move(made));
 }
 
 TokenBatch TokenData::consecutive(std::int64_t first, std::int64_t rows) const {
@@ -74,7 +101,7 @@ TokenBatch TokenData::consecutive(std::int64_t first, std::int64_t rows) const {
   for (std::int64_t row = 0; row < std::min(rows, samples() - first); ++row) {
     fill(made, row, first + row);
   }
-  return made;
+  return split(std::move(made));
 }
 
 at::Tensor TokenData::head(std::int64_t count) const {
@@ -82,6 +109,21 @@ at::Tensor TokenData::head(std::int64_t count) const {
   at::Tensor ids = at::empty({1, wanted}, at::kLong);
   samples_.file().read(0, row_of(ids, 0));
   return ids;
+}
+
+void require_target_of(const Family& family, const HfConfig& config, std::int64_t target) {
+  const bool wants = &family == &t5_family();
+  if (wants == (target > 0)) {
+    return;
+  }
+  throw InputError(
+      {.code = Code::kBadFlag,
+       .what = wants ? "an encoder-decoder needs to be told where its targets begin"
+                     : "a command line flag has nothing to act on",
+       .where = concat("--target-len ", target),
+       .why = concat(config.where(), ": the family is ", family.name()),
+       .fix = wants ? "give --target-len: of the --seq tokens of a sample, the last that the decoder has to say"
+                    : "leave it out: a decoder predicts every token of a sample"});
 }
 
 } // namespace tieshard

@@ -15,6 +15,7 @@
 
 #include "tieshard/core/data/sample_order.h"
 #include "tieshard/core/data/token_samples.h"
+#include "tieshard/core/families/family.h"
 
 namespace tieshard {
 
@@ -28,12 +29,15 @@ struct TokenDataOptions {
   std::filesystem::path label_mask{};               ///< one byte a token, 0: no target; empty: every token is one
   bool documents = false;                           ///< those of a Megatron index are apart
   std::optional<std::int64_t> document_separator{}; ///< this token ends its document
+  /// Of an encoder-decoder: the last tokens of a sample, which are what the decoder has to say; the encoder is given
+  /// those before them. 0: of a decoder, which is given all. Not with documents.
+  std::int64_t target = 0;
 };
 
 /// Samples side by side.
 struct TokenBatch {
-  at::Tensor ids;       ///< int64 [B, T]
-  at::Tensor labels;    ///< int64 [B, T], kIgnoredLabel where there is no target
+  at::Tensor ids;       ///< int64 [B, T]; with a target, the tokens before it
+  at::Tensor labels;    ///< int64 [B, T], kIgnoredLabel where there is no target; with a target, of its tokens
   at::Tensor documents; ///< int64 [B, T], counted from 0 in each row; undefined: each row is one document
 };
 
@@ -41,7 +45,8 @@ struct TokenBatch {
 /// epoch is a permutation that depends on seed and epoch only.
 class TokenData {
  public:
-  /// @throws InputError what TokenSamples::open throws
+  /// @throws InputError bad-flag (a target that is not shorter than the sample, or beside documents), and what
+  ///         TokenSamples::open throws
   static TokenData open(const std::filesystem::path& path, const TokenDataOptions& options);
 
   /// Token ids int64 [batch, sequence] of `rank` of `ranks` at `step` (from 0): the global batch of a step is the next
@@ -74,11 +79,16 @@ class TokenData {
  private:
   TokenData(TokenSamples samples, const TokenDataOptions& options);
   TokenBatch empty_batch(std::int64_t rows) const;
+  TokenBatch split(TokenBatch whole) const;
   void fill(TokenBatch& batch, std::int64_t row, std::int64_t sample) const;
 
   TokenSamples samples_;
   std::int64_t sequence_;
+  std::int64_t target_;
   SampleOrder order_;
 };
+
+/// That there is a target exactly where a model of `family` takes one. @throws InputError bad-flag
+void require_target_of(const Family& family, const HfConfig& config, std::int64_t target);
 
 } // namespace tieshard

@@ -93,6 +93,7 @@ struct TrainConfig {
   std::filesystem::path label_mask{};               ///< of `data`: a byte a token, 0: no target; empty: all are targets
   bool documents = false;                           ///< those of Megatron's index do not see one another
   std::optional<std::int64_t> document_separator{}; ///< the same with documents that end at this token
+  std::int64_t target = 0;                          ///< of `sequence`, the last tokens: an encoder-decoder's targets
   std::filesystem::path eval_data{};                ///< token file that the loss is reported of; empty: none
   std::filesystem::path eval_label_mask{};          ///< of `eval_data`
   std::int64_t eval_every = 0;                      ///< steps; 0: after the last one only

@@ -339,7 +339,7 @@ double backward_global_mean(LanguageModel& model,
 
 RunData RunData::open(const TrainConfig& config) {
   const Checkpoint checkpoint = Checkpoint::open(config.model);
-  require_family(checkpoint.config());
+  require_target_of(require_family(checkpoint.config()), checkpoint.config(), config.target);
   TokenDataOptions options{.format = config.data_format,
                            .dtype = config.data_dtype,
                            .sequence = config.sequence,
@@ -348,7 +348,8 @@ RunData RunData::open(const TrainConfig& config) {
                            .seed = config.seed,
                            .label_mask = config.label_mask,
                            .documents = config.documents,
-                           .document_separator = config.document_separator};
+                           .document_separator = config.document_separator,
+                           .target = config.target};
   RunData data{.train = TokenData::open(config.data, options)};
   if (!config.eval_data.empty()) {
     options.label_mask = config.eval_label_mask;

@@ -1,0 +1,88 @@
+"""The verbs that compute, on every family that has a module: what train exports transformers loads, greedy tokens are those of
+transformers, and an encoder-decoder's loss is its."""
+
+import json
+import math
+import sys
+
+import numpy
+import pytest
+import torch
+import transformers
+from running import ROOT, clean_environment, run, run_well
+
+sys.path.insert(0, str(ROOT / "tests" / "reference"))
+from families import CASES
+
+OWN_WEIGHTS = [name for name, case in CASES.items() if "like" not in case]
+DECODERS = [name for name in OWN_WEIGHTS if not name.startswith("t5")]
+SEQ, TARGET = 20, 8  # of T5: tokens of a sample, and of these the targets
+PROMPT = [3, 14, 15, 92, 65, 35, 8, 9, 7, 9, 3]  # longer than a window
+
+
+def load(folder):
+    config = transformers.AutoConfig.from_pretrained(folder)
+    auto = transformers.AutoModelForSeq2SeqLM if config.is_encoder_decoder else transformers.AutoModelForCausalLM
+    model, info = auto.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager", output_loading_info=True)
+    assert not any(info[problem] for problem in ("missing_keys", "unexpected_keys", "mismatched_keys")), info
+    return model.eval()
+
+
+@pytest.fixture
+def tokens(tmp_path):
+    ids = numpy.random.default_rng(0).integers(0, 97, 8 * SEQ).astype("<u2")
+    ids.tofile(tmp_path / "tokens.bin")
+    return ids
+
+
+def target_flags(name):
+    return ["--target-len", TARGET] if name.startswith("t5") else []
+
+
+@pytest.mark.parametrize("name", OWN_WEIGHTS)
+def test_what_train_exports_loads_and_has_moved(tieshard, reference, tokens, tmp_path, name):
+    run_well([tieshard, "train", "--model", reference / name, "--data", tmp_path / "tokens.bin", "--out", tmp_path / "run",
+              "--steps", 2, "--seq", SEQ, "--ranks", 2, "--lr", "1e-3", "--activation-checkpointing", *target_flags(name)],
+             timeout=120)
+    before, after = load(reference / name).state_dict(), load(tmp_path / "run" / "export").state_dict()
+    assert before.keys() == after.keys()
+    assert [fqn for fqn in before if before[fqn].shape != after[fqn].shape or before[fqn].equal(after[fqn])] == []
+
+
+@pytest.mark.parametrize("name", DECODERS)
+def test_greedy_tokens_are_those_of_transformers(tieshard, reference, name):
+    model = load(reference / name)
+    ids = torch.tensor([PROMPT])
+    expected = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=16, do_sample=False, pad_token_id=0)
+    done = run_well([tieshard, "generate", "--model", reference / name, "--json", "--prompt-tokens", ",".join(map(str, PROMPT)),
+                     "--max-new-tokens", 16])
+    assert json.loads(done.stdout)["tokens"] == expected[0, len(PROMPT):].tolist()
+
+
+@pytest.mark.parametrize("name", [name for name in OWN_WEIGHTS if name.startswith("t5")])
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_the_loss_of_an_encoder_decoder_is_that_of_transformers(tieshard, reference, tokens, tmp_path, name, ranks):
+    samples = torch.from_numpy(tokens.astype("int64")).view(-1, SEQ)
+    model = load(reference / name)
+    with torch.no_grad():
+        expected = model(input_ids=samples[:, :-TARGET], labels=samples[:, -TARGET:].contiguous()).loss.item()
+    done = run_well([tieshard, "eval", "--model", reference / name, "--data", tmp_path / "tokens.bin", "--seq", SEQ, "--json",
+                     "--ranks", ranks, *target_flags(name)])
+    got = json.loads(done.stdout)
+    assert got["loss"] == pytest.approx(expected, abs=2e-6)
+    assert got["targets"] == samples.shape[0] * TARGET and got["perplexity"] == pytest.approx(math.exp(expected), rel=1e-5)
+
+
+@pytest.mark.parametrize(("name", "flags", "part"), [
+    ("t5_tied", [], "--target-len 0"), ("t5_tied", ["--target-len", SEQ], "1 to 19"), ("llama_tied", ["--target-len", 4], "llama"),
+    ("t5_tied", ["--target-len", 4, "--document-separator", 1], "documents")])
+def test_targets_that_do_not_fit_the_family_are_refused(tieshard, reference, tokens, tmp_path, name, flags, part):
+    for verb in (["train", "--out", tmp_path / "run"], ["eval"]):
+        done = run([tieshard, *verb, "--model", reference / name, "--data", tmp_path / "tokens.bin", "--seq", SEQ, *flags],
+                   env=clean_environment())
+        assert done.returncode == 2 and "[bad-flag]" in done.stderr and part in done.stderr, done.stderr
+
+
+def test_an_encoder_decoder_does_not_generate(tieshard, reference):
+    done = run([tieshard, "generate", "--model", reference / "t5_tied", "--prompt-tokens", "1,2"], env=clean_environment())
+    assert done.returncode == 2 and "encoder-decoder" in done.stderr, done.stderr
