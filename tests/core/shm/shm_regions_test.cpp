@@ -184,6 +184,39 @@ TEST_P(Regions, OfBfloat16AreSummedInFloat32WithoutRounding) {
   });
 }
 
+/// Floats that `from` gives `to`: of several sizes, some none; to itself too.
+std::size_t count_between(std::uint32_t from, std::uint32_t to) {
+  return (from * 5 + to * 3) % 4 * 101;
+}
+
+TEST_P(Regions, AreGivenByEachRankToEachOther) {
+  on_shm_threads({.ranks = GetParam(), .piece_bytes = 512}, [](ShmGroup& group) {
+    const std::uint32_t own = group.rank();
+    std::vector<Floats> sent;
+    std::vector<Floats> received;
+    std::vector<Part> inputs(group.size());
+    std::vector<Part> outputs(group.size());
+    for (std::uint32_t peer = 0; peer < group.size(); ++peer) {
+      sent.push_back(values(own * 10 + peer, count_between(own, peer)));
+      received.emplace_back(2 * count_between(peer, own), -1.0F); // every second float is its place
+      const std::size_t bytes = sent[peer].size() * sizeof(float);
+      inputs[peer] = {{.data = bytes_in(sent[peer]), .rows = 1, .row_bytes = bytes, .stride = bytes}};
+      outputs[peer] = {{.data = bytes_in(received[peer]),
+                        .rows = count_between(peer, own),
+                        .row_bytes = sizeof(float),
+                        .stride = 2 * sizeof(float)}};
+    }
+    all_to_all_regions(group, outputs, inputs, 3 * 101 * sizeof(float));
+    for (std::uint32_t peer = 0; peer < group.size(); ++peer) {
+      const Floats expected = values(peer * 10 + own, count_between(peer, own));
+      for (std::size_t i = 0; i < expected.size(); ++i) {
+        ASSERT_EQ(received[peer][2 * i], expected[i]) << peer << " " << i;
+        ASSERT_EQ(received[peer][2 * i + 1], -1.0F) << peer << " " << i;
+      }
+    }
+  });
+}
+
 INSTANTIATE_TEST_SUITE_P(Ranks, Regions, ::testing::Values(1, 2, 3, 4, 5));
 
 } // namespace

@@ -21,6 +21,8 @@ const char* name(Collective collective) {
       return "broadcast";
     case Collective::kBarrier:
       return "barrier";
+    case Collective::kAllToAll:
+      return "all_to_all";
   }
   return "?";
 }

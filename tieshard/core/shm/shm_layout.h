@@ -21,7 +21,15 @@
 
 namespace tieshard {
 
-enum class Collective : std::uint32_t { kNone, kAllGather, kReduceScatter, kAllReduce, kBroadcast, kBarrier };
+enum class Collective : std::uint32_t {
+  kNone,
+  kAllGather,
+  kReduceScatter,
+  kAllReduce,
+  kBroadcast,
+  kBarrier,
+  kAllToAll
+};
 
 enum class Reduction : std::uint32_t { kSum, kMin, kMax };
 

@@ -1,5 +1,6 @@
 #include "tieshard/core/shm/shm_regions.h"
 
+#include <array>
 #include <bit>
 #include <cstdint>
 
@@ -22,6 +23,16 @@ std::size_t most_bytes(std::span<const Part> parts) {
     most = std::max(most, bytes_of(part));
   }
   return most;
+}
+
+/// Bytes of a piece that are for one of the others.
+std::size_t slot_bytes(const ShmGroup& group) {
+  return group.piece_bytes() / std::max<std::uint32_t>(1, group.size() - 1) / 64 * 64;
+}
+
+/// Where in the pieces of `writer` the slot of `reader` lies: a rank has none for itself.
+std::uint32_t slot_of(std::uint32_t reader, std::uint32_t writer) {
+  return reader < writer ? reader : reader - 1;
 }
 
 std::vector<RegionCursor> cursors_of(std::span<const Part> parts) {
@@ -89,6 +100,16 @@ std::size_t bytes_of(const Part& part) {
   return bytes;
 }
 
+void copy_part(const Part& target, const Part& source) {
+  std::array<std::byte, 16 << 10> piece; // stays in the cache
+  RegionCursor from(source);
+  RegionCursor to(target);
+  for (std::size_t bytes = from.copy_to(piece.data(), piece.size()); bytes > 0;
+       bytes = from.copy_to(piece.data(), piece.size())) {
+    to.copy_from(piece.data(), bytes);
+  }
+}
+
 void all_gather_regions(ShmGroup& group, std::span<const Part> outputs, const Part& input) {
   const std::size_t most = most_bytes(outputs);
   group.begin({.collective = Collective::kAllGather, .bytes = most});
@@ -118,7 +139,7 @@ void reduce_scatter_regions(
       {.collective = Collective::kReduceScatter, .reduction = Reduction::kSum, .dtype = input_dtype, .bytes = most});
   // A piece holds one slot for each other rank; this rank's own part is taken from where it lies.
   const std::uint32_t others = group.size() - 1;
-  const std::size_t slot = group.piece_bytes() / std::max<std::uint32_t>(1, others) / 64 * 64;
+  const std::size_t slot = slot_bytes(group);
   std::vector<RegionCursor> sources = cursors_of(inputs);
   RegionCursor target(output);
   SlotSum sum(group.size(), slot, input_dtype, output_dtype);
@@ -131,8 +152,7 @@ void reduce_scatter_regions(
   const auto read = [&](std::size_t) {
     const std::size_t bytes = sources[group.rank()].copy_to(sum.own(), slot);
     for (std::uint32_t peer = 0; peer < group.size(); ++peer) {
-      const std::uint32_t place = group.rank() < peer ? group.rank() : group.rank() - 1;
-      sum.set(peer, peer == group.rank() ? sum.own() : group.piece_of(peer) + place * slot);
+      sum.set(peer, peer == group.rank() ? sum.own() : group.piece_of(peer) + slot_of(group.rank(), peer) * slot);
     }
     if (bytes > 0) {
       const std::span<const std::byte> result = sum.add_up(bytes);
@@ -140,6 +160,31 @@ void reduce_scatter_regions(
     }
   };
   run_steps(group, steps_for(most, slot), write, read);
+}
+
+void all_to_all_regions(ShmGroup& group,
+                        std::span<const Part> outputs,
+                        std::span<const Part> inputs,
+                        std::size_t most) {
+  group.begin({.collective = Collective::kAllToAll, .bytes = most});
+  const std::size_t slot = slot_bytes(group);
+  std::vector<RegionCursor> sources = cursors_of(inputs);
+  std::vector<RegionCursor> targets = cursors_of(outputs);
+  const auto write = [&](std::size_t, std::byte* piece) {
+    for (std::uint32_t peer = 0; peer < group.size(); ++peer) {
+      if (peer != group.rank()) {
+        sources[peer].copy_to(piece + slot_of(peer, group.rank()) * slot, slot);
+      }
+    }
+  };
+  const auto read = [&](std::size_t) {
+    for (std::uint32_t i = 1; i < group.size(); ++i) { // not all from the same rank at once
+      const std::uint32_t peer = (group.rank() + i) % group.size();
+      targets[peer].copy_from(group.piece_of(peer) + slot_of(group.rank(), peer) * slot, slot);
+    }
+  };
+  run_steps(group, steps_for(most, slot), write, read);
+  copy_part(outputs[group.rank()], inputs[group.rank()]);
 }
 
 } // namespace tieshard

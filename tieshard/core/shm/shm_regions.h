@@ -1,7 +1,8 @@
 // tieshard/core/shm/shm_regions.h
 //
-// all_gather and reduce_scatter between the places where the bytes really lie: each rank's part is a list of
-// rectangles, as the shards of a unit's parameters are in the whole ones. Nothing is packed before or unpacked after.
+// all_gather, reduce_scatter and all_to_all between the places where the bytes really lie: each rank's part is a list
+// of rectangles, as the shards of a unit's parameters are in the whole ones. Nothing is packed before or unpacked
+// after.
 //
 // Flow:   runtime/mesh -> [this] -> shm_group, reduce_elements
 // Source: FSDP2's all_gather_copy_in and split_with_sizes_copy, which this makes unnecessary.
@@ -32,6 +33,9 @@ using Part = std::vector<Region>;
 
 std::size_t bytes_of(const Part& part);
 
+/// Copies the bytes of `source`, in their order, to `target`. Pre: as many bytes in both, which do not overlap.
+void copy_part(const Part& target, const Part& source);
+
 /// outputs[r] = what rank r gives, for every rank r: outputs[own] gets `input` too, unless `input` lies there already.
 /// @param outputs  by rank; outputs[own] has as many bytes as `input`
 void all_gather_regions(ShmGroup& group, std::span<const Part> outputs, const Part& input);
@@ -41,5 +45,11 @@ void all_gather_regions(ShmGroup& group, std::span<const Part> outputs, const Pa
 /// @param output_dtype  `input_dtype`, or F32 of BF16 (not rounded then)
 void reduce_scatter_regions(
     ShmGroup& group, const Part& output, std::span<const Part> inputs, DType input_dtype, DType output_dtype);
+
+/// outputs[r] = what rank r has in its inputs[own], for every rank r.
+/// @param outputs  by rank; outputs[r] has as many bytes here as inputs[own] has on rank r
+/// @param inputs   by rank: what goes to that rank
+/// @param most     no rank sends more bytes to another one; the same number on every rank
+void all_to_all_regions(ShmGroup& group, std::span<const Part> outputs, std::span<const Part> inputs, std::size_t most);
 
 } // namespace tieshard
