@@ -133,6 +133,17 @@ TEST_F(Export, SplitsIntoFilesWithAnIndexAndWritesTheAskedDtypeIntoTheConfig) {
   EXPECT_EQ(embedding.at(39), 0x50E0); // 39
 }
 
+TEST_F(Export, RefusesADtypeThatValuesAreTooLargeFor) {
+  write(20000); // element n is n, and 65520 is the first that float16 has no number for
+  std::string config = kTinyLlama;
+  config.replace(config.find("10,"), 3, "20000,");
+  write_text_file(in() / "config.json", config);
+  expect_refusal<InputError>(Code::kNotFinite, {in().string(), "model.embed_tokens.weight (14480)"}, [&] {
+    export_checkpoint(in(), out(), {.dtype = DType::kF16});
+  });
+  EXPECT_THAT(list_directory(directory_.path()), ElementsAre("in"));
+}
+
 TEST_F(Export, TrimsRowsBeyondTheVocabularyAndSaysSo) {
   write(12);
   const ExportCheckpointReport report = export_checkpoint(in(), out(), {.dtype = DType::kF32});

@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <deque>
+#include <map>
 #include <memory>
 
 #include <nlohmann/json.hpp>
@@ -10,6 +11,7 @@
 #include "tieshard/core/base/staged_directory.h"
 #include "tieshard/core/checkpoint/companion_files.h"
 #include "tieshard/core/io/convert.h"
+#include "tieshard/core/io/overflow.h"
 #include "tieshard/core/state/checkpoint_source.h"
 #include "tieshard/core/state/export_plan.h"
 #include "tieshard/core/state/hashed_file.h"
@@ -94,6 +96,7 @@ class ExportWriter {
     }
   }
 
+  /// @throws InputError not-finite when values are too large for the dtype that they are converted to
   std::vector<FileRecord> write(const ShardedFiles& sources) {
     begin();
     const bool overlap = options_.threads > 1;
@@ -104,6 +107,9 @@ class ExportWriter {
                  overlap);
     while (records_.size() < plan_.files.size()) {
       next();
+    }
+    if (!overflowed_.empty()) {
+      throw InputError(overflow_finding(Level::kError, overflowed_, sources.directory().string()));
     }
     return std::move(records_);
   }
@@ -133,6 +139,11 @@ class ExportWriter {
       const auto count = static_cast<std::size_t>(numel(slab.box.shape));
       converted_.resize(count * static_cast<std::size_t>(bits(tensor.dtype)) / 8);
       convert(bytes.data(), tensor.tensor->dtype, converted_.data(), tensor.dtype, count);
+      if (const std::int64_t infinite =
+              count_overflowed(bytes.data(), tensor.tensor->dtype, converted_.data(), tensor.dtype, count);
+          infinite > 0) {
+        overflowed_[tensor.tensor->name] += infinite;
+      }
       bytes = converted_;
     }
     file_->append(bytes);
@@ -153,6 +164,7 @@ class ExportWriter {
   std::unique_ptr<HashedFile> file_;
   std::vector<std::byte> scratch_;
   std::vector<std::byte> converted_;
+  std::map<std::string, std::int64_t> overflowed_; ///< values, by tensor
   std::uint64_t done_ = 0;
   std::uint64_t total_ = 0;
 };
