@@ -1,6 +1,5 @@
 #include "tieshard/runtime/state/checkpoint_blocks.h"
 
-#include <cstring>
 #include <optional>
 #include <utility>
 
@@ -8,6 +7,7 @@
 
 #include "tieshard/core/base/error.h"
 #include "tieshard/core/io/shard_memory.h"
+#include "tieshard/core/io/stream_copy.h"
 #include "tieshard/runtime/optim/optimizer_state.h"
 #include "tieshard/runtime/tensors/torch_dtype.h"
 
@@ -147,9 +147,7 @@ RankBlocks snapshot(const RankBlocks& blocks, SnapshotBuffer& buffer) {
        {std::pair{&blocks.model, &copies.model}, std::pair{&blocks.optimizer, &copies.optimizer}}) {
     for (const BlockInMemory& block : *from) {
       const std::uint64_t bytes = bytes_of(block);
-      if (bytes > 0) {
-        std::memcpy(target, block.data, bytes);
-      }
+      stream_copy(target, block.data, bytes);
       to->push_back({.block = block.block, .data = target});
       target += bytes;
     }
