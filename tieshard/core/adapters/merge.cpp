@@ -16,6 +16,7 @@
 #include "tieshard/core/checkpoint/safetensors_index.h"
 #include "tieshard/core/checkpoint/safetensors_writer.h"
 #include "tieshard/core/io/convert.h"
+#include "tieshard/core/state/staged_output.h"
 #include "tieshard/core/ties/tie_flag.h"
 
 namespace tieshard {
@@ -134,6 +135,14 @@ struct MergedTensor {
   const StoredTensor* source = nullptr; ///< of the base
   std::size_t file = 0;                 ///< as of the base's files
 };
+
+std::uint64_t bytes_of(const std::vector<MergedTensor>& tensors) {
+  std::uint64_t bytes = 0;
+  for (const MergedTensor& tensor : tensors) {
+    bytes += tensor.source->bytes;
+  }
+  return bytes;
+}
 
 /// The name that `fqn` has in the files: with the prefix that `stored` has there, if any.
 std::string name_in_file(const Checkpoint& base, const std::string& fqn, const StoredTensor& stored) {
@@ -400,22 +409,16 @@ MergeReport merge_adapter(const fs::path& base,
   require_untied_stored(model);
   const std::vector<MergedTensor> tensors = merged_tensors(model);
   MergeReport report{.directory = out, .findings = model.findings};
-  const fs::path staging = stage_directory(out);
-  try {
-    TensorMerger merger(adapter, changes);
-    WrittenIndex written;
-    for (std::size_t index = 0; index < model.checkpoint.files().size(); ++index) {
-      write_file(model.checkpoint, index, tensors, staging, merger, report, written);
-    }
-    write_companions(model, report, written, staging);
-    report.merged = merger.merged;
-    report.replaced = merger.replaced;
-  } catch (...) {
-    std::error_code ignored;
-    fs::remove_all(staging, ignored);
-    throw;
+  StagedOutput staged(out, bytes_of(tensors));
+  TensorMerger merger(adapter, changes);
+  WrittenIndex written;
+  for (std::size_t index = 0; index < model.checkpoint.files().size(); ++index) {
+    write_file(model.checkpoint, index, tensors, staged.path(), merger, report, written);
   }
-  publish_directory(out);
+  write_companions(model, report, written, staged.path());
+  report.merged = merger.merged;
+  report.replaced = merger.replaced;
+  staged.publish();
   report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return report;
 }
