@@ -131,7 +131,7 @@ fs::path CheckpointStore::stage(std::int64_t step, std::uint64_t bytes) const {
       }
     }
   }
-  require_free_space(directory_, bytes);
+  require_free_space(directory_, bytes, "; or keep fewer checkpoints (--keep)");
   fs::path staging = staging_of(step);
   make_directories(staging);
   return staging;
@@ -172,7 +172,7 @@ void CheckpointStore::prune(std::int64_t keep) const {
   }
 }
 
-void require_free_space(const fs::path& directory, std::uint64_t bytes) {
+void require_free_space(const fs::path& directory, std::uint64_t bytes, std::string_view remedy) {
   std::error_code error;
   const fs::path there = nearest_existing(directory);
   const fs::space_info space = fs::space(there, error);
@@ -192,7 +192,7 @@ void require_free_space(const fs::path& directory, std::uint64_t bytes) {
                                    " (",
                                    format_bytes(space.available),
                                    "); nothing was written"),
-                     .fix = "free space on that disk, write to another one, or keep fewer checkpoints (--keep)"});
+                     .fix = concat("free space on that disk or write to another one", remedy)});
   }
 }
 

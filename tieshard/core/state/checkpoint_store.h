@@ -73,6 +73,7 @@ class CheckpointStore {
 };
 
 /// @throws PeerError disk-full when the file system that `directory` is or will be on has less free than `bytes`
-void require_free_space(const std::filesystem::path& directory, std::uint64_t bytes);
+/// @param remedy  added to the fix: "; or keep fewer checkpoints (--keep)"
+void require_free_space(const std::filesystem::path& directory, std::uint64_t bytes, std::string_view remedy = {});
 
 } // namespace tieshard
