@@ -7,6 +7,7 @@
 
 #include "tieshard/cli/flags.h"
 #include "tieshard/cli/model_flags.h"
+#include "tieshard/cli/report.h"
 #include "tieshard/core/base/error.h"
 
 namespace tieshard::cli {
@@ -46,11 +47,20 @@ void StageProgress::update(std::uint64_t done, std::uint64_t total) {
   progress_->update(done);
 }
 
-void StageProgress::finish(std::string_view summary) {
+void StageProgress::show(bool json,
+                         const OrderedJson& result,
+                         std::string_view summary,
+                         const std::vector<Diagnostic>& findings) {
+  if (json) {
+    progress_.reset(); // erases the bar
+    print_json(console_.out, result);
+    return;
+  }
   if (!progress_) { // nothing had to be moved
     progress_.emplace(console_, label_, 0);
   }
   progress_->finish(summary);
+  print_findings(console_.err, findings);
 }
 
 } // namespace tieshard::cli

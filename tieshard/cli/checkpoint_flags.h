@@ -10,8 +10,11 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
+#include "tieshard/cli/json_output.h"
 #include "tieshard/cli/progress.h"
+#include "tieshard/core/base/error.h"
 
 namespace CLI { // NOLINT(readability-identifier-naming): CLI11's own name
 class App;
@@ -34,10 +37,9 @@ class StageProgress {
   StageProgress(Console console, std::string label) : console_(console), label_(std::move(label)) {}
 
   void update(std::uint64_t done, std::uint64_t total);
-  void erase() {
-    progress_.reset();
-  }
-  void finish(std::string_view summary);
+
+  /// The end of the verb: `result` as JSON, or the summary and the findings.
+  void show(bool json, const OrderedJson& result, std::string_view summary, const std::vector<Diagnostic>& findings);
 
  private:
   Console console_;

@@ -51,29 +51,25 @@ void add_flags(CLI::App& verb, const std::shared_ptr<ExportVerbOptions>& options
 int run_export(const ExportVerbOptions& options, const Console& console) {
   StageProgress progress(console, options.merge ? "merge" : "export");
   const ExportCheckpointReport report = export_checkpoint(options.in, options.out, export_options(options, progress));
-  if (options.json) {
-    progress.erase();
-    print_json(console.out,
-               OrderedJson{{"directory", report.directory.string()},
-                           {"files", report.files},
-                           {"left_out", report.left_out},
-                           {"tensors", report.tensors},
-                           {"bytes", report.bytes},
-                           {"seconds", report.seconds},
-                           {"findings", to_json(report.findings)}});
-    return kExitSuccess;
-  }
-  progress.finish(concat(report.directory.string(),
-                         "  ",
-                         report.tensors,
-                         " tensors, ",
-                         format_bytes(report.bytes),
-                         " in ",
-                         format_seconds(report.seconds),
-                         "; left out: ",
-                         report.left_out.size(),
-                         " (optimizer state, aliases)"));
-  print_findings(console.err, report.findings);
+  progress.show(options.json,
+                OrderedJson{{"directory", report.directory.string()},
+                            {"files", report.files},
+                            {"left_out", report.left_out},
+                            {"tensors", report.tensors},
+                            {"bytes", report.bytes},
+                            {"seconds", report.seconds},
+                            {"findings", to_json(report.findings)}},
+                concat(report.directory.string(),
+                       "  ",
+                       report.tensors,
+                       " tensors, ",
+                       format_bytes(report.bytes),
+                       " in ",
+                       format_seconds(report.seconds),
+                       "; left out: ",
+                       report.left_out.size(),
+                       " (optimizer state, aliases)"),
+                report.findings);
   return kExitSuccess;
 }
 

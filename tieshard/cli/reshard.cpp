@@ -35,27 +35,23 @@ ReshardReport reshard(const ReshardVerbOptions& options, StageProgress& progress
 int run_reshard(const ReshardVerbOptions& options, const Console& console) {
   StageProgress progress(console, "reshard");
   const ReshardReport report = reshard(options, progress);
-  if (options.json) {
-    progress.erase();
-    print_json(console.out,
-               OrderedJson{{"directory", report.directory.string()},
-                           {"ranks", report.ranks},
-                           {"tensors", report.tensors},
-                           {"bytes", report.bytes},
-                           {"seconds", report.seconds},
-                           {"findings", to_json(report.findings)}});
-    return kExitSuccess;
-  }
-  progress.finish(concat(report.directory.string(),
-                         "  ",
-                         report.tensors,
-                         " tensors, ",
-                         format_bytes(report.bytes),
-                         " for ",
-                         report.ranks,
-                         report.ranks == 1 ? " rank in " : " ranks in ",
-                         format_seconds(report.seconds)));
-  print_findings(console.err, report.findings);
+  progress.show(options.json,
+                OrderedJson{{"directory", report.directory.string()},
+                            {"ranks", report.ranks},
+                            {"tensors", report.tensors},
+                            {"bytes", report.bytes},
+                            {"seconds", report.seconds},
+                            {"findings", to_json(report.findings)}},
+                concat(report.directory.string(),
+                       "  ",
+                       report.tensors,
+                       " tensors, ",
+                       format_bytes(report.bytes),
+                       " for ",
+                       report.ranks,
+                       report.ranks == 1 ? " rank in " : " ranks in ",
+                       format_seconds(report.seconds)),
+                report.findings);
   return kExitSuccess;
 }
 
