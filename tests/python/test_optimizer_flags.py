@@ -240,6 +240,6 @@ def test_help_and_the_document_name_the_same_flags(tieshard):
     shown = run_well([tieshard, "train", "--help"]).stdout
     document = (ROOT / "docs" / "training.md").read_text()
     for flag in ("--optimizer", "--lr", "--weight-decay", "--beta1", "--beta2", "--eps", "--momentum", "--nesterov", "--bf16-update",
-                 "--param-groups", "--schedule", "--warmup-steps", "--decay-steps", "--warmup-tokens", "--decay-tokens",
+                 "--freeze", "--param-groups", "--schedule", "--warmup-steps", "--decay-steps", "--warmup-tokens", "--decay-tokens",
                  "--min-lr-ratio", "--decay-shape", "--clip", "--on-nonfinite-gradient"):
         assert f"\n  {flag} " in shown and f"`{flag}" in document, flag

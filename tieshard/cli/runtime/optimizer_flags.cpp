@@ -114,6 +114,11 @@ void add_optimizer_flags(CLI::App& verb, OptimizerFlags& flags) {
       ->type_name("nearest|master-weights|stochastic-rounding")
       ->check(one_of(kBf16Updates));
   add_repeated(verb,
+               "--freeze",
+               flags.freeze,
+               "PATTERN",
+               "Parameters that stay as they are: those with this text in a name, * standing for anything");
+  add_repeated(verb,
                "--param-groups",
                flags.param_groups,
                "no_decay|PATTERNS:SETTINGS",
@@ -148,6 +153,10 @@ void apply(const OptimizerFlags& flags, std::int64_t ranks, TrainConfig& config)
     }
     config.bf16_update = kind_of<Bf16Update>(kBf16Updates, *flags.bf16_update);
   }
+  if (!flags.freeze.empty() && config.adapter) {
+    throw out_of_place("--freeze", "a run without --lora or --adapter, which freeze the model", "one with");
+  }
+  config.freeze = flags.freeze;
   for (const std::string& text : flags.param_groups) {
     config.param_groups.push_back(parse_param_group_rule(text));
   }

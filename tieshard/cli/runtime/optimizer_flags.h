@@ -30,6 +30,7 @@ struct OptimizerFlags {
   std::optional<double> momentum{};
   bool nesterov = false;
   std::optional<std::string> bf16_update{};
+  std::vector<std::string> freeze{};
   std::vector<std::string> param_groups{};
   std::string schedule = "constant";
   std::optional<std::int64_t> warmup_steps{};

@@ -157,6 +157,7 @@ std::vector<NamedText> describe(const TrainConfig& config) {
       {"--nesterov", text_of(config.nesterov)},
       {"--bf16-update", text_of(config.bf16_update)},
       {"--param-groups", list_of(config.param_groups, [](const ParamGroupRule& rule) { return rule.text; })},
+      {"--freeze", list_of(config.freeze, [](const std::string& pattern) { return pattern; })},
       {"the schedule", text_of(config.schedule, config.schedule_by_tokens)},
       {"--clip", text_of(config.clip)},
       {"--on-nonfinite-gradient", config.on_nonfinite_gradient == OnNonFiniteGradient::kSkip ? "skip" : "stop"},

@@ -1,9 +1,11 @@
 #include "tieshard/runtime/train/parallelize.h"
 
+#include <map>
 #include <optional>
 #include <utility>
 
 #include "tieshard/core/adapters/adapter_file.h"
+#include "tieshard/core/optim/frozen_parameters.h"
 #include "tieshard/runtime/adapters/adapter_weights.h"
 #include "tieshard/runtime/adapters/lora.h"
 #include "tieshard/runtime/mesh/agree.h"
@@ -40,6 +42,27 @@ Adapter plan_adapter(const AdapterOptions& options, const ResolvedModel& model) 
   return adapter;
 }
 
+/// Takes what `patterns` match out of training.
+void freeze(const torch::nn::Module& model, const std::vector<std::string>& patterns) {
+  std::vector<at::Tensor> tensors;
+  std::vector<GroupCandidate> candidates;
+  std::map<const c10::TensorImpl*, std::size_t> place;
+  for (const NamedTensor& named : named_parameters(model)) {
+    const auto [found, fresh] = place.emplace(named.tensor.unsafeGetTensorImpl(), tensors.size());
+    if (fresh) {
+      tensors.push_back(named.tensor);
+      candidates.push_back({.names = {}, .dims = static_cast<std::size_t>(named.tensor.dim())});
+    }
+    candidates[found->second].names.push_back(named.fqn);
+  }
+  const std::vector<bool> frozen = frozen_parameters(patterns, candidates);
+  for (std::size_t index = 0; index < tensors.size(); ++index) {
+    if (frozen[index]) {
+      tensors[index].set_requires_grad(false);
+    }
+  }
+}
+
 /// The initial values of A and B are asked for by the adapter, not by a flag: no note of them is needed.
 LoadLedger load_base(LanguageModel& model,
                      const ResolvedModel& resolved,
@@ -73,6 +96,7 @@ ParallelModel parallelize(const std::filesystem::path& directory,
     resolved.emplace(resolve_model(directory, options.resolve));
     model =
         make_model(resolved->checkpoint.config(), resolved->ties, {.device = at::kMeta, .dtype = options.param_dtype});
+    freeze(*model, options.freeze);
     if (options.adapter) {
       adapter.emplace(plan_adapter(*options.adapter, *resolved));
       add_lora(*model, adapter->plan, options.adapter->dtype);

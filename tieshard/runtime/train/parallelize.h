@@ -40,6 +40,7 @@ struct ParallelizeOptions {
   std::map<std::string, int> shard_dims{}; ///< overrides, by name
   FullyShardOptions fsdp{};
   LoadOptions load{};
+  std::vector<std::string> freeze{};       ///< patterns of parameters that are not trained (frozen_parameters.h)
   std::optional<AdapterOptions> adapter{}; ///< without: the model alone, all of it trained
 };
 
@@ -56,7 +57,8 @@ struct ParallelModel {
 };
 
 /// Every rank of `mesh` must call it with the same arguments.
-/// @throws whatever resolve_model, make_model, plan_lora, AdapterFile, ShardPlan::build, load_shards and fully_shard
+/// @throws whatever resolve_model, make_model, frozen_parameters, plan_lora, AdapterFile, ShardPlan::build, load_shards
+/// and fully_shard
 ///         throw; on ranks where nothing failed PeerError peer-failed
 ParallelModel parallelize(const std::filesystem::path& directory,
                           const DeviceMesh& mesh,

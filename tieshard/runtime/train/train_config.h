@@ -64,6 +64,7 @@ struct TrainConfig {
   double momentum = 0;                                   ///< of SGD
   bool nesterov = false;                                 ///< of SGD
   Bf16Update bf16_update = Bf16Update::kNearest;         ///< of shards in bfloat16
+  std::vector<std::string> freeze{};                     ///< patterns of parameters that stay as they are
   std::vector<ParamGroupRule> param_groups{};            ///< what gets another rate or weight decay than the rest
   LrScheduleOptions schedule{};                          ///< its total is set by the run
   bool schedule_by_tokens = false;                       ///< the schedule's lengths are tokens of all ranks, not steps

@@ -39,6 +39,7 @@ ParallelizeOptions parallelize_options(const TrainConfig& config,
                              .param_dtype = config.param_dtype,
                              .shard_dim = config.shard_dim,
                              .shard_dims = config.shard_dims,
+                             .freeze = config.freeze,
                              .adapter = config.adapter};
   options.fsdp.reshard_after_forward = config.reshard_after_forward;
   options.fsdp.forward_prefetch = config.forward_prefetch;
