@@ -8,7 +8,7 @@ import signal
 
 import pytest
 from checkpoints import STEPS, SavingRun, assert_same_end, assert_whole, checkpoint, hidden_in, steps_of, tensors_of
-from namespaces import NEEDS, on_small_disk, read_only
+from namespaces import NEEDS, as_nobody, on_small_disk, read_only
 from running import run, run_well, wait_for
 
 SHARD = "shard-00002-model-00001-of-00002.safetensors"
@@ -187,6 +187,31 @@ def test_a_job_reads_from_a_read_only_directory_and_says_when_it_cannot_write_th
     assert refused.returncode == 4, f"{NEEDS}\n{refused}"
     assert "[io-failed]" in refused.stderr and "Read-only file system" in refused.stderr, refused.stderr
     assert list(closed.iterdir()) == []
+
+
+@pytest.mark.parametrize("verb", [["reshard", "--ranks", 3], ["export"], ["merge"]], ids=lambda verb: verb[0])
+def test_a_job_of_another_user_reads_and_says_that_it_may_not_write_there(tieshard, copied, tmp_path, verb):
+    source, closed, open_to_all = checkpoint(copied, STEPS), tmp_path / "closed", tmp_path / "open"
+    closed.mkdir(mode=0o555)
+    open_to_all.mkdir()
+    open_to_all.chmod(0o777)
+    run_well([*as_nobody(), tieshard, verb[0], source, open_to_all / "out", *verb[1:]])
+    refused = run([*as_nobody(), tieshard, verb[0], source, closed / "out", *verb[1:]])
+    assert refused.returncode == 4, refused
+    assert "[io-failed]" in refused.stderr and "Permission denied" in refused.stderr, refused.stderr
+    assert list(closed.iterdir()) == []
+
+
+def test_a_run_in_the_directory_of_another_user_is_refused_before_it_loads(saving, unharmed, copied):
+    for folder in (copied, copied / "checkpoints"):
+        folder.chmod(0o555)
+    for file in (copied / ".lock", copied / "checkpoints" / ".lock"):
+        file.chmod(0o444)
+    refused = run([*as_nobody(), *saving.command(copied, "--resume", steps=STEPS + 1)])
+    assert refused.returncode == 2, refused
+    assert "Permission denied" in refused.stderr, refused.stderr
+    for step in steps_of(unharmed):
+        assert_whole(checkpoint(copied, step), checkpoint(unharmed, step))
 
 
 def test_a_run_in_a_directory_that_has_become_read_only_is_refused_before_it_loads(saving, unharmed, copied):
