@@ -2,6 +2,8 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/resource.h>
 
 #include "tests/support/checkpoint_fixture.h"
 #include "tests/support/diagnostics.h"
@@ -207,9 +209,92 @@ TEST_P(Export, WritesTheShardsAlsoWhileTheModelIsWhole) {
   });
 }
 
+/// The embedding has 8.1 MB, which is several windows for each rank; hidden has uneven parts on 3 ranks.
+constexpr TinyLlama kWide{.vocab = 8001, .hidden = 256, .intermediate = 400, .layers = 1, .heads = 4, .head_dim = 64};
+
+TEST_P(Export, OfManyWindowsHasTheBytesOfTheSource) {
+  const auto directory = write_tiny_llama("model", kWide);
+  const std::string source = read_text_file(directory / "model.safetensors");
+  for (const ShardDimPolicy policy : {ShardDimPolicy::kLast, ShardDimPolicy::kFirst}) {
+    for (const BackendChoice backend : {BackendChoice::kShm, BackendChoice::kGloo}) {
+      const auto out = fresh_directory("out") / "export";
+      on_ranks(
+          GetParam(),
+          [&](const DeviceMesh& mesh) {
+            PlannedLlama loaded = load_llama(directory, mesh, policy);
+            const auto state = fully_shard(*loaded.model, loaded.plan, mesh);
+            export_hf(*state, loaded.checkpoint, out);
+          },
+          backend);
+      const Checkpoint exported = Checkpoint::open(out);
+      const Checkpoint wanted = Checkpoint::open(directory);
+      const std::string found = read_text_file(out / "model.safetensors");
+      for (const StoredTensor& tensor : wanted.tensors()) {
+        const StoredTensor& other = *exported.find(tensor.name);
+        EXPECT_TRUE(found.substr(other.offset, other.bytes) == source.substr(tensor.offset, tensor.bytes))
+            << tensor.name;
+      }
+    }
+  }
+}
+
+TEST_P(Export, SaysWhichValuesAreTooLargeForTheDtype) {
+  const auto directory = write_tiny_llama("model", {});
+  const auto out = fresh_directory("out") / "export";
+  on_ranks(GetParam(), [&](const DeviceMesh& mesh) {
+    const Sharded sharded = shard_llama(directory, mesh);
+    for (const FsdpParam* parameter : sharded.state->managed()) {
+      if (parameter->fqn() == "model.layers.1.mlp.up_proj.weight") { // 20 x 12, on 1 or 3 ranks
+        parameter->shard().fill_(1e5);
+      }
+    }
+    const ExportReport report = export_hf(*sharded.state, sharded.loaded.checkpoint, out, {.dtype = DType::kF16});
+    ASSERT_EQ(report.findings.size(), 1U);
+    EXPECT_EQ(report.findings[0].code, Code::kNotFinite);
+    EXPECT_THAT(report.findings[0].where, ::testing::HasSubstr("model.layers.1.mlp.up_proj.weight (240)"));
+  });
+  EXPECT_TRUE(fs::exists(out / "model.safetensors"));
+}
+
 INSTANTIATE_TEST_SUITE_P(Ranks, Export, ::testing::Values(1, 3), [](const auto& info) {
   return concat(info.param, info.param == 1 ? "rank" : "ranks");
 });
+
+TEST(ExportThatOneRankCannotWrite, EndsOnAllOfThemAndPublishesNothing) {
+  const auto directory = write_tiny_llama("model", kWide);
+  const auto out = fresh_directory("out") / "export";
+  on_ranks(3, [&](const DeviceMesh& mesh) {
+    const Sharded sharded = shard_llama(directory, mesh);
+    const auto write = [&] { export_hf(*sharded.state, sharded.loaded.checkpoint, out); };
+    if (mesh.rank() == 1) { // its writes beyond the first MiB fail, in the middle of the exchange
+      ::signal(SIGXFSZ, SIG_IGN);
+      const rlimit limit{1 << 20, 1 << 20};
+      ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &limit), 0);
+      expect_refusal(write, Code::kIoFailed, {"model.safetensors"});
+    } else {
+      expect_refusal(write, Code::kPeerFailed, {"export: write", "rank 1 says"});
+    }
+  });
+  EXPECT_FALSE(fs::exists(out));
+}
+
+TEST(ExportOfReplicas, IsWrittenByOneOfThem) {
+  const auto directory = write_tiny_llama("model", {});
+  const auto out = fresh_directory("out") / "export";
+  on_grid({.replicas = 2, .shards = 2}, [&](const DeviceMesh& mesh) {
+    const Sharded sharded = shard_llama(directory, mesh);
+    if (mesh.axis("dp_replicate").rank() == 1) { // would be seen in the files
+      for (const FsdpParam* parameter : sharded.state->managed()) {
+        parameter->shard().fill_(-1);
+      }
+    }
+    export_hf(*sharded.state, sharded.loaded.checkpoint, out);
+    const Wholes expected = wholes_of(directory);
+    for (const auto& [fqn, whole] : wholes_of(out)) {
+      EXPECT_TRUE(at::equal(whole, expected.at(fqn))) << fqn;
+    }
+  });
+}
 
 TEST(ExportOfAPart, IsRefusedWithTheNamesThatNoUnitManages) {
   const auto directory = write_tiny_llama("model", {});

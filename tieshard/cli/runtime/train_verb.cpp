@@ -388,6 +388,7 @@ class RunReport {
                                 format_seconds(report.seconds),
                                 "\n");
     console_.out.text.flush();
+    print_findings(console_.err, report.findings);
   }
 
   void show_adapter(const AdapterReport& report) {

@@ -1,25 +1,25 @@
 #include "tieshard/runtime/state/hf_export.h"
 
-#include <algorithm>
 #include <chrono>
-#include <cstring>
+#include <exception>
 #include <map>
 #include <set>
-
-#include <ATen/ATen.h>
+#include <span>
+#include <sstream>
 
 #include "tieshard/core/base/error.h"
 #include "tieshard/core/base/file.h"
 #include "tieshard/core/base/staged_directory.h"
+#include "tieshard/core/base/units.h"
 #include "tieshard/core/checkpoint/companion_files.h"
 #include "tieshard/core/io/mapped_guard.h"
-#include "tieshard/core/io/reader.h"
-#include "tieshard/core/io/slice_writer.h"
+#include "tieshard/core/io/overflow.h"
 #include "tieshard/core/plan/read_plan.h"
 #include "tieshard/runtime/mesh/agree.h"
 #include "tieshard/runtime/mesh/collectives.h"
 #include "tieshard/runtime/state/export_layout.h"
-#include "tieshard/runtime/tensors/torch_dtype.h"
+#include "tieshard/runtime/state/export_writer.h"
+#include "tieshard/runtime/state/kept_encoding.h"
 
 namespace tieshard {
 namespace {
@@ -54,92 +54,36 @@ void stage(const fs::path& directory, Existing existing, const std::vector<Expor
   }
 }
 
-std::span<const std::byte> bytes_of(const at::Tensor& tensor) {
-  return {static_cast<const std::byte*>(tensor.const_data_ptr()), static_cast<std::size_t>(tensor.nbytes())};
-}
-
-/// Writes this rank's part of every tensor of one file.
-void write_slices(const FsdpState& state, const fs::path& staging, const ExportFile& file) {
-  const File target = File::open_for_writing(staging / file.name);
-  std::map<std::string, const FsdpParam*> by_name;
-  for (const FsdpParam* parameter : state.managed()) {
-    by_name.emplace(parameter->fqn(), parameter);
-  }
-  const std::int64_t rank = state.mesh().rank();
-  for (const TensorEntry& tensor : file.layout.header.tensors) {
-    const FsdpParam& parameter = *by_name.at(tensor.name);
-    if ((parameter.replicated() && rank != 0) || parameter.shard().numel() == 0) {
-      continue;
-    }
-    const StridedRange range =
-        strided_range(tensor.shape, tensor.dtype, parameter.spec().dim, state.plan().range(parameter.spec(), rank));
-    const at::Tensor shard = parameter.shard().to(at::kCPU).contiguous();
-    write_slice(target,
-                file.layout.offset_of(tensor.name),
-                range,
-                tensor.dtype,
-                bytes_of(shard).data(),
-                from_torch(shard.scalar_type()));
-    target.start_write_back(file.layout.offset_of(tensor.name), tensor.end - tensor.begin);
-  }
-  target.sync();
-}
-
-/// The range in pieces of at most 4 MiB: whole rows, or parts of one.
-std::vector<StridedRange> pieces_of(const StridedRange& range) {
-  constexpr std::uint64_t kPiece = 4 << 20;
-  std::vector<StridedRange> pieces;
-  const std::uint64_t rows_at_once = std::max<std::uint64_t>(1, kPiece / std::max<std::uint64_t>(1, range.row_bytes));
-  for (std::uint64_t row = 0; row < range.rows; row += rows_at_once) {
-    const std::uint64_t rows = std::min(rows_at_once, range.rows - row);
-    for (std::uint64_t at = 0; at < range.row_bytes; at += kPiece) {
-      pieces.push_back({.first = range.first + row * range.stride + at,
-                        .rows = rows,
-                        .row_bytes = std::min(kPiece, range.row_bytes - at),
-                        .stride = range.stride});
-    }
-  }
-  return pieces;
-}
-
-/// Reads this rank's part of the staged export back, a piece at a time, and compares it bit for bit with what memory
-/// holds in the stored dtype.
-void compare(const FsdpState& state, const fs::path& staging) {
+/// Rank 0: what a loader would find in the staged export is the plan, all of it and nothing else.
+void require_whole(const FsdpState& state, const fs::path& staging) {
   const Checkpoint staged = Checkpoint::open(staging);
-  const ReadPlan plan = build_read_plan(staged, state.plan(), state.mesh().rank());
-  std::map<std::string, at::Tensor> shards;
-  for (const FsdpParam* parameter : state.managed()) {
-    shards.emplace(parameter->fqn(), parameter->shard());
-  }
-  for (const SliceRead& read : plan.reads) {
-    const at::Tensor memory = shards.at(read.fqn).to(at::kCPU).contiguous().flatten();
-    const std::int64_t element = bits(read.stored_dtype) / 8;
-    std::int64_t first = 0; // element of `memory` that the piece begins with
-    for (const StridedRange& range : pieces_of(read.range)) {
-      const auto count = static_cast<std::int64_t>(range.bytes()) / element;
-      const at::Tensor expected = memory.narrow(0, first, count).to(to_torch(read.stored_dtype));
-      const at::Tensor found = at::empty_like(expected);
-      SliceRead piece = read;
-      piece.range = range;
-      piece.local_shape = {count};
-      const ReadTarget target{.data = static_cast<std::byte*>(found.data_ptr()), .dtype = read.stored_dtype};
-      read_slices(staged, std::span(&piece, 1), std::span(&target, 1), {.buffer_bytes = 4 << 20});
-      if (std::memcmp(found.const_data_ptr(), expected.const_data_ptr(), static_cast<std::size_t>(found.nbytes())) !=
-          0) {
-        throw PeerError({.code = Code::kExportMismatch,
-                         .what = "an export does not read back as written",
-                         .where = concat(state.mesh().where(), ", ", staging.string(), ", ", read.fqn),
-                         .fix = "check the disk; nothing was published, the staging directory can be removed"});
-      }
-      first += count;
-    }
-  }
-  if (!plan.unused.empty() || staged.tensors().size() != state.plan().parameters().size()) {
+  const ReadPlan plan = build_read_plan(staged, state.plan(), 0);
+  if (!plan.unused.empty()) {
     throw InternalError({.code = Code::kBug,
                          .what = "an export holds other tensors than the plan",
                          .where = staging.string(),
+                         .why = concat("expected no more than its parameters, got ", format_names(plan.unused)),
                          .fix = "report this with the config.json of the model"});
   }
+}
+
+/// Values that became infinite on any rank, by parameter. A collective.
+std::map<std::string, std::int64_t> overflowed_anywhere(const DeviceMesh& mesh, const std::vector<WrittenPart>& parts) {
+  std::string mine;
+  for (const WrittenPart& part : parts) {
+    for (const auto& [fqn, values] : part.overflowed) {
+      mine += concat(fqn, " ", values, "\n");
+    }
+  }
+  std::map<std::string, std::int64_t> sums;
+  for (const std::string& of_rank : all_gather_text(mesh, mine, CollectivePurpose::named("export: overflowed"))) {
+    std::istringstream lines(of_rank);
+    std::string fqn;
+    for (std::int64_t values = 0; lines >> fqn >> values;) {
+      sums[fqn] += values;
+    }
+  }
+  return sums;
 }
 
 } // namespace
@@ -156,29 +100,39 @@ ExportReport export_hf(const FsdpState& state,
   ExportReport report;
   report.directory = directory;
   std::vector<ExportFile> files;
+  const std::set<std::string> kept = options.dtype ? std::set<std::string>() : unchanged_mxfp4(state, source);
   agree(mesh, "export: stage", [&] {
     require_all_managed(state);
-    files = layout_export(state.plan(), source, options.max_shard_bytes, options.dtype);
+    files = layout_export(state.plan(), source, options.max_shard_bytes, options.dtype, kept);
     if (mesh.rank() == 0) {
       stage(directory, options.existing, files);
-      write_text_file(staging / "config.json", export_config(state.plan(), source, options.dtype));
+      write_text_file(staging / "config.json", export_config(state.plan(), source, options.dtype, kept));
       copy_companion_files(source.directory(), staging);
       if (files.size() > 1) {
         write_text_file(staging / "model.safetensors.index.json", export_index(files));
       }
     }
   });
+  std::vector<WrittenPart> parts;
+  for (const ExportFile& file : writes ? files : std::vector<ExportFile>()) {
+    parts.push_back(write_export_file(state, staging, file));
+  }
   agree(mesh, "export: write", [&] {
-    for (const ExportFile& file : writes ? files : std::vector<ExportFile>()) {
-      write_slices(state, staging, file);
-    }
-  });
-  agree(mesh, "export: read back", [&] {
-    if (writes) {
-      compare(state, staging);
+    for (const WrittenPart& part : parts) {
+      if (part.failure != nullptr) {
+        std::rethrow_exception(part.failure);
+      }
     }
     require_mappings_intact(); // zeros in place of weights read back as they were written
   });
+  agree(mesh, "export: read back", [&] {
+    if (mesh.rank() == 0) {
+      require_whole(state, staging);
+    }
+  });
+  if (const auto overflowed = overflowed_anywhere(mesh, parts); !overflowed.empty()) {
+    report.findings.push_back(overflow_finding(Level::kWarning, overflowed, directory.string()));
+  }
   agree(mesh, "export: publish", [&] {
     if (mesh.rank() == 0) {
       options.existing == Existing::kReplace ? replace_directory(directory) : publish_directory(directory);

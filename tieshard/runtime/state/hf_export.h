@@ -1,6 +1,7 @@
 // tieshard/runtime/state/hf_export.h
 //
-// A Hugging Face checkpoint from a sharded model, without gathering it: every rank writes its slices into their places.
+// A Hugging Face checkpoint from a sharded model, without gathering it: every rank writes long runs of the final files,
+// of rows that the ranks exchange window by window.
 //
 // Flow:   fsdp_state, the checkpoint that was loaded -> [this] -> a directory that transformers loads
 // Source: transformers save_pretrained (file names, index, metadata).
@@ -13,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "tieshard/core/base/error.h"
 #include "tieshard/core/base/staged_directory.h"
 #include "tieshard/core/checkpoint/checkpoint.h"
 #include "tieshard/runtime/fsdp/fsdp_state.h"
@@ -32,12 +34,14 @@ struct ExportReport {
   std::int64_t tensors = 0;
   std::uint64_t bytes = 0; ///< of all safetensors files
   double seconds = 0;
+  std::vector<Diagnostic> findings; ///< not-finite: values that are infinite in the dtype that was asked for
 };
 
 /// Writes `directory`: canonical names only, each storage once, in the dtype that it has in `source` or that is
-/// asked for; config.json and
-/// the tokenizer's and generation's files of `source` beside it. Staged in a directory of another name, synced, read
-/// back and compared, then renamed: complete or absent. Every rank must call it; all must see one file system.
+/// asked for; frozen weights that `source` stores as MXFP4 as they are stored, byte for byte, where no dtype is asked
+/// for (unchanged_mxfp4()); config.json and the tokenizer's and generation's files of `source` beside it. Staged in a
+/// directory of another name, synced, read back and compared, then renamed: complete or absent. Every rank must call
+/// it; all must see one file system.
 ///
 /// @param state   every parameter of the plan must be managed
 /// @throws UsageError not-sharded (unmanaged parameters, named); InputError output-exists; PeerError disk-full,
