@@ -25,6 +25,8 @@ def load(folder):
     auto = transformers.AutoModelForSeq2SeqLM if config.is_encoder_decoder else transformers.AutoModelForCausalLM
     model, info = auto.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager", output_loading_info=True)
     assert not any(info[problem] for problem in ("missing_keys", "unexpected_keys", "mismatched_keys")), info
+    if hasattr(model, "set_experts_implementation"):
+        model.set_experts_implementation("eager")  # the grouped products want sizes that are multiples of 16 bytes
     return model.eval()
 
 
@@ -85,4 +87,4 @@ def test_targets_that_do_not_fit_the_family_are_refused(tieshard, reference, tok
 
 def test_an_encoder_decoder_does_not_generate(tieshard, reference):
     done = run([tieshard, "generate", "--model", reference / "t5_tied", "--prompt-tokens", "1,2"], env=clean_environment())
-    assert done.returncode == 2 and "encoder-decoder" in done.stderr, done.stderr
+    assert done.returncode == 3 and "[wrong-state]" in done.stderr and "encoder-decoder" in done.stderr, done.stderr

@@ -58,17 +58,17 @@ CASES = {
     "qwen3_tied": {"class": "Qwen3Config",
                    "config": SMALL | ENDS | {"head_dim": 16, "rope_theta": 1000000.0, "tie_word_embeddings": True}},
     "qwen3_moe": {
-        "class": "Qwen3MoeConfig", "shard": "60KB",
+        "class": "Qwen3MoeConfig", "salt": 8, "shard": "60KB",
         "config": SMALL | ENDS | {"num_hidden_layers": 3, "moe_intermediate_size": 22, "head_dim": 12,
                                   "num_experts": 5, "num_experts_per_tok": 2, "norm_topk_prob": True,
                                   "mlp_only_layers": [0], "tie_word_embeddings": False}},
     "qwen3_moe_unnormalised": {
-        "class": "Qwen3MoeConfig", "salt": 1,
+        "class": "Qwen3MoeConfig", "salt": 3,
         "config": SMALL | ENDS | {"moe_intermediate_size": 22, "head_dim": 12, "num_experts": 4,
                                   "num_experts_per_tok": 3, "norm_topk_prob": False, "decoder_sparse_step": 2,
                                   "tie_word_embeddings": True}},
     "mixtral": {
-        "class": "MixtralConfig",
+        "class": "MixtralConfig", "salt": 5,
         "config": SMALL | {"intermediate_size": 22, "num_local_experts": 5, "num_experts_per_tok": 2,
                            "rope_theta": 1000000.0, "tie_word_embeddings": False}},
     "phi3_tied": {
@@ -104,10 +104,9 @@ CASES = {
                    "relative_attention_num_buckets": 12, "relative_attention_max_distance": 20,
                    "feed_forward_proj": "gated-gelu", "decoder_start_token_id": 3, "pad_token_id": 0,
                    "eos_token_id": 1}},
-    "gpt_oss_untied": {"class": "GptOssConfig", "config": GPT_OSS, "shard": "700KB", "salt": 2},
-    "gpt_oss_tied": {"class": "GptOssConfig", "config": GPT_OSS | {"tie_word_embeddings": True}, "salt": 1},
-    "gpt_oss_mxfp4": {"class": "GptOssConfig", "config": GPT_OSS, "like": "gpt_oss_untied", "dtype": "bfloat16",
-                      "v4_config": True, "mxfp4": True},
+    "gpt_oss_untied": {"class": "GptOssConfig", "salt": 8, "config": GPT_OSS, "shard": "700KB"},
+    "gpt_oss_tied": {"class": "GptOssConfig", "salt": 4, "config": GPT_OSS | {"tie_word_embeddings": True}},
+    "gpt_oss_mxfp4": {"class": "GptOssConfig", "salt": 31, "config": GPT_OSS, "dtype": "bfloat16", "v4_config": True, "mxfp4": True},
 }
 
 # Standard deviations, times 1 / sqrt(inputs) but for embeddings: large enough that a wrong formula shows, small enough

@@ -49,6 +49,7 @@ TOKENS = 21  # length of a sequence: odd, so that no number of ranks divides it
 SOURCE_TOKENS = 26  # of what an encoder is given
 ADAMW = {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.01}
 STEPS = 3
+ROUTER_MARGIN = 0.03  # between logits of the last chosen expert and the first rejected: less is a toss-up in bfloat16
 GRADIENT_FLOOR = 1e-5  # AdamW divides a gradient by its own size: below this, a step is made of rounding
 ROUNDING = {"logits": 1.4e-5, "loss": 1e-6, "grad": 6e-6, "step3": 1.6e-6}  # float32 against float64, absolute
 
@@ -223,6 +224,24 @@ def as_stored(results, family):
     return stored
 
 
+def router_margin(model, batch):
+    """The smallest gap between the logits of the last chosen and the first rejected expert; None without a router."""
+    import torch
+
+    gaps = []
+
+    def look(module, _, output):
+        ordered = output[0].sort(dim=-1, descending=True).values
+        gaps.append((ordered[:, module.top_k - 1] - ordered[:, module.top_k]).min().item())
+
+    hooks = [module.register_forward_hook(look) for module in model.modules() if type(module).__name__.endswith("TopKRouter")]
+    with torch.no_grad():
+        model(**batch, use_cache=False)
+    for hook in hooks:
+        hook.remove()
+    return min(gaps, default=None)
+
+
 def train(model, batch):
     """Logits, loss and gradients of the first step; losses and parameters of STEPS steps of AdamW."""
     import torch
@@ -263,13 +282,14 @@ def tie_groups(model):
     return [{"canonical": group[0], "aliases": group[1:]} for group in names.values() if len(group) > 1]
 
 
-def check_case(name, model, results, floor):
+def check_case(name, model, results, floor, margin):
     """The case tests what it is for: finite numbers, gradients everywhere, a falling loss, room below tolerances."""
     for key, value in results.items():
         assert value.isfinite().all(), (name, key)
         assert not key.startswith("grad.") or value.abs().max() > 1e-5, (name, key, "gradient is almost zero")
     assert results["losses"][-1] < results["losses"][0], name
     assert bool(tie_groups(model)) == model.config.tie_word_embeddings, name
+    assert margin is None or margin >= ROUTER_MARGIN, (name, "a router is near a tie", margin)
     for kind, bound in ROUNDING.items():
         assert floor[kind] <= bound, (name, kind, floor[kind], bound)
 
@@ -283,7 +303,7 @@ def make_case(name, folder):
     batch = make_batch(name, model.config)
     results = train(copy.deepcopy(model), batch)
     floor = rounding(results, train(copy.deepcopy(model).double(), batch))
-    check_case(name, model, results, floor)
+    check_case(name, model, results, floor, router_margin(model, batch))
     results = as_stored(results, model.config.model_type) | narrow_logits(name, folder, batch)
     save_file({key: value.contiguous() for key, value in (batch | results).items()}, folder / "reference.safetensors")
     shift = 0 if model.config.is_encoder_decoder else 1

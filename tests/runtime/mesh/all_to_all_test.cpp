@@ -2,6 +2,7 @@
 
 #include "tieshard/runtime/mesh/all_to_all.h"
 
+#include <tuple>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -63,8 +64,8 @@ INSTANTIATE_TEST_SUITE_P(Ranks,
                          ::testing::Combine(::testing::Values(1, 2, 3, 4),
                                             ::testing::Values(BackendChoice::kShm, BackendChoice::kGloo)),
                          [](const auto& info) {
-                           const auto [ranks, backend] = info.param;
-                           return concat(ranks, "ranks", backend == BackendChoice::kShm ? "_shm" : "_gloo");
+                           const bool shm = std::get<1>(info.param) == BackendChoice::kShm;
+                           return concat(std::get<0>(info.param), "ranks", shm ? "_shm" : "_gloo");
                          });
 
 } // namespace

@@ -26,12 +26,20 @@ TEST(MakeModel, RefusesAnArchitectureThatIsNotKnownAndListsTheKnownOnes) {
   expect_refusal([&] { make_model(config, TieRegistry()); }, Code::kUnknownArchitecture, {"mamba", "llama"});
 }
 
-TEST(MakeModel, RefusesAFamilyThatCanBeLoadedButNotRunYet) {
+TEST(MakeModel, RefusesAFamilyThatCanBeLoadedButNotRun) {
   const HfConfig config =
-      HfConfig::parse(R"({"model_type": "gpt_oss", "architectures": ["GptOssForCausalLM"]})", "c.json");
+      HfConfig::parse(R"({"model_type": "albert", "architectures": ["AlbertForMaskedLM"]})", "c.json");
   expect_refusal([&] { make_model(config, TieRegistry()); },
                  Code::kUnknownArchitecture,
-                 {"c.json", "the family is gpt_oss; only llama can be run", "plan and doctor"});
+                 {"c.json", "the family is albert, of which only names and shapes are known", "docs/new_model.md"});
+}
+
+TEST(MakeModel, RefusesAGpt2ThatAttendsToAnEncoder) {
+  const HfConfig config = HfConfig::parse(
+      R"({"model_type": "gpt2", "vocab_size": 9, "n_positions": 4, "n_embd": 6, "n_layer": 1, "n_head": 2,
+          "add_cross_attention": true})",
+      "c.json");
+  expect_refusal([&] { make_model(config, TieRegistry()); }, Code::kConfigValue, {"c.json", "add_cross_attention"});
 }
 
 TEST(MakeModel, GivesShapesWithoutBytesAndEveryParameterTrainable) {

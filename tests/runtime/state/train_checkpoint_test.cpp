@@ -297,6 +297,31 @@ TEST(SaveInTheBackground, HoldsTheStateOfItsStepWhateverComesAfter) {
   EXPECT_EQ(CheckpointStore(out / "later" / "checkpoints").latest(), "step-000000004");
 }
 
+TEST(SaveInTheBackground, ThatOverlapsItsCopyHoldsTheStateFromBeforeTheNextStep) {
+  const fs::path out = fresh_directory("out");
+  on_ranks(2, [&](const DeviceMesh& mesh) {
+    Trained trained(mesh);
+    trained.step();
+    const auto train = [&](const char* name, bool overlap) {
+      CheckpointWriter writer(trained.state,
+                              *trained.optimizer,
+                              out / name,
+                              {.background = true, .overlap_copy = overlap, .optimizer = "adamw"});
+      writer.await_copy(); // nothing is being copied yet
+      ASSERT_TRUE(writer.save({.step = 1}));
+      if (overlap) {
+        writer.await_copy();
+        trained.step();
+        writer.await_copy(); // nor now
+      }
+      writer.finish();
+    };
+    train("now", false);
+    train("later", true);
+  });
+  EXPECT_EQ(saved_tensors(out / "later" / "step-000000001"), saved_tensors(out / "now" / "step-000000001"));
+}
+
 TEST(SaveInTheBackground, IsSkippedOnAllRanksWhileOneIsBeingWritten) {
   const fs::path out = fresh_directory("out");
   on_ranks(2, [&](const DeviceMesh& mesh) {

@@ -95,9 +95,10 @@ struct CheckpointWriter::Job {
   std::int64_t rank = 0;   ///< on the axis dp_shard
   std::int64_t ranks = 1;
   Clock::time_point started;
-  double blocked = 0;
+  std::atomic<double> blocked = 0; ///< await_copy() may add to it while publish() reads it
   std::atomic<bool> given_up = false;
-  std::future<void> written; ///< of a background save
+  std::shared_future<void> copied; ///< of a copy that goes on after save()
+  std::future<void> written;       ///< of a background save
   std::optional<SaveReport> report;
 
   std::vector<FileRecord> write_shards() const {
@@ -288,21 +289,33 @@ void CheckpointWriter::save_later(const std::shared_ptr<Job>& job) {
   if (preparing_.valid()) {
     preparing_.get();
   }
-  agree(state_->world(), "checkpoint: copy", [&] {
+  const auto copy = [this, job] {
     if (writes()) {
       job->blocks = snapshot(job->blocks, buffer_);
     }
-    require_mappings_intact();
-  });
+  };
+  if (options_.overlap_copy) {
+    job->copied = std::async(std::launch::async, copy).share();
+    copying_ = true;
+  } else {
+    agree(state_->world(), "checkpoint: copy", [&] {
+      copy();
+      require_mappings_intact(); // zeros in place of weights would be saved as such
+    });
+  }
   const bool first = state_->world().rank() == 0;
   const bool writer = writes();
   job->blocked = seconds_since(job->started);
   running_ = job;
-  job->written = std::async(std::launch::async, [this, job, first, writer] {
+  job->written = std::async(std::launch::async, [this, job, first, writer, copied = job->copied] {
     if (!writer) {
       return;
     }
     try {
+      if (copied.valid()) {
+        copied.get();
+        require_mappings_intact();
+      }
       std::vector<FileRecord> files = job->write_shards();
       if (!first) {
         mark_done(job->staging, job->rank, files);
@@ -318,6 +331,22 @@ void CheckpointWriter::save_later(const std::shared_ptr<Job>& job) {
       throw;
     }
   });
+}
+
+void CheckpointWriter::await_copy() {
+  if (!std::exchange(copying_, false)) {
+    return;
+  }
+  const Clock::time_point started = Clock::now();
+  const std::shared_ptr<Job> job = running_; // null where this rank has collected it already
+  agree(state_->world(), "checkpoint: copy", [&] {
+    if (job != nullptr) {
+      job->copied.get();
+    }
+  });
+  if (job != nullptr) {
+    job->blocked = job->blocked + seconds_since(started);
+  }
 }
 
 void CheckpointWriter::publish(Job& job, const std::vector<FileRecord>& files) {

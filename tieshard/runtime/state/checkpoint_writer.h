@@ -3,7 +3,8 @@
 // Saves a run's whole state, complete or absent: each rank its own slices, each storage once.
 //
 // Flow:   checkpoint_blocks -> [this] -> core/state (shard files, manifest, store)
-// Source: torch.distributed.checkpoint's save and async_save, in what they are for; docs/checkpoints.md has the format.
+// Source: torch.distributed.checkpoint's save, async_save and its stagers that a step waits for, in what they are for;
+//         docs/checkpoints.md has the format.
 //
 // Note: [In the background] A rank's thread writes a copy of its state and leaves a file that says so beside it; rank
 // 0's
@@ -41,6 +42,9 @@ struct CheckpointWriterOptions {
   std::int64_t keep = 3;           ///< newest checkpoints that stay; 0: all
   bool background = false;         ///< save() returns when the state has been copied
   BusySave busy = BusySave::kWait; ///< of saves in the background
+  /// Of saves in the background: save() returns while the state is still being copied. The caller calls await_copy()
+  /// before it changes a parameter or the optimizer's state: a forward and a backward pass change neither.
+  bool overlap_copy = false;
   bool frozen = true;      ///< store frozen parameters; false beside an adapter, whose base is another directory
   std::string optimizer{}; ///< its name in the manifest: "adamw"
   const Checkpoint* source = nullptr; ///< whose config.json, tokenizer and similar files go into each checkpoint
@@ -51,7 +55,7 @@ struct SaveReport {
   std::int64_t step = 0;
   std::uint64_t bytes = 0;                        ///< of all files
   double seconds = 0;                             ///< from save() until it was published
-  double blocked = 0;                             ///< that save() took
+  double blocked = 0;                             ///< that save() and await_copy() took
   std::vector<std::filesystem::path> set_aside{}; ///< later checkpoints, of a line that the run has left
 };
 
@@ -75,6 +79,10 @@ class CheckpointWriter {
   /// @throws InputError directory-in-use; PeerError disk-full, io-failed, save-failed, peer-failed; UsageError
   ///         optimizer-parameter. The checkpoints before it are as they were then
   bool save(TrainerState trainer);
+
+  /// With overlap_copy: waits until the last save() has its copy; nothing where that has been waited for. A collective.
+  /// @throws as save()
+  void await_copy();
 
   /// Waits until all that was saved is published. A collective. @throws as save()
   void finish();
@@ -108,6 +116,7 @@ class CheckpointWriter {
   SnapshotBuffer buffer_;
   std::future<void> preparing_;
   std::shared_ptr<Job> running_; ///< in the background
+  bool copying_ = false;         ///< await_copy() has something to wait for
   std::vector<SaveReport> reports_;
 };
 

@@ -15,6 +15,7 @@ CheckpointWriterOptions writer_options(const TrainConfig& config, const Parallel
   return {.keep = config.save.keep,
           .background = config.save.background.has_value(),
           .busy = config.save.background.value_or(BusySave::kWait),
+          .overlap_copy = true,
           .frozen = !parallel.lora.has_value(),
           .optimizer = optimizer_name(config.optimizer),
           .source = &parallel.checkpoint};

@@ -44,6 +44,11 @@ class RunSaves {
   /// Saves where that is due. A collective. @throws as CheckpointWriter::save
   void after_step(const TrainerState& at, const StepEnd& end);
 
+  /// Before the optimizer's step: what the last save copies is read until then. A collective.
+  void await_copy() {
+    writer_.await_copy();
+  }
+
   /// Waits for what is saved in the background. A collective. @throws as CheckpointWriter::finish
   void finish();
 

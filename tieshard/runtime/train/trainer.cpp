@@ -182,7 +182,8 @@ TrainerState begin(const Run& run, const RunDirectory& directory, torch::optim::
 StepMetrics make_step(const Run& run,
                       const TrainerState& at,
                       double factor,
-                      GuardedOptimizer<torch::optim::Optimizer>& optimizer) {
+                      GuardedOptimizer<torch::optim::Optimizer>& optimizer,
+                      RunSaves& saves) {
   const TrainConfig& config = run.config;
   const std::int64_t sequences = config.batch * config.gradient_accumulation_steps; // of this rank
   TokenBatch batch;
@@ -196,6 +197,7 @@ StepMetrics make_step(const Run& run,
                                       {.documents_BT = batch.documents});
   agree(run.mesh, "weights", require_mappings_intact); // a rank that read zeros has spoilt the gradients of all
   if (clip_gradient(config, run.mesh, run.parallel, run.observer, metrics)) {
+    saves.await_copy();
     optimizer.step();
   }
   optimizer.zero_grad();
@@ -240,7 +242,7 @@ bool run_steps(const Run& run, const RunDirectory& directory) {
     const Clock::time_point start = Clock::now();
     const double factor = schedule.factor(config.schedule_by_tokens ? at.tokens : at.step);
     rates.apply(optimizer.raw(), factor);
-    StepMetrics metrics = make_step(run, at, factor, optimizer);
+    StepMetrics metrics = make_step(run, at, factor, optimizer, saves);
     const StepEnd end = exchange(
         mesh, {.seconds = seconds_since(start), .signal = StopSignals::received(), .due = saves.due_by_time()});
     metrics.seconds = end.seconds;
