@@ -88,7 +88,7 @@ TEST_F(PlanVerb, CountsMemoryInTheParameterDtype) {
   EXPECT_EQ(half["parameter_bytes"], 196);
   EXPECT_EQ(half["adamw_bytes"], 784); // moments in float32
   EXPECT_THAT(plan({"--ranks", "2", "--param-dtype", "bfloat16"}).out, HasSubstr("gradients (BF16)  AdamW (2 x F32)"));
-  EXPECT_EQ(half["read_bytes"], 392);  // the files stay as they are
+  EXPECT_EQ(half["read_bytes"], 392); // the files stay as they are
 }
 
 TEST_F(PlanVerb, CountsWhatAStepExchanges) {

@@ -39,8 +39,8 @@ struct MergeReport {
 /// that, too. A tie that config.json cannot tell (one of `options.explicit_ties`) has its value under each name.
 ///
 /// @param tied  what becomes of an adapter on a tied weight; nothing: what the adapter's configuration says
-/// @throws InputError output-exists, directory-in-use, bad-flag (`out` is no name), tied-target (an adapter for one use of a tied
-/// weight), dtype-not-loadable (a
+/// @throws InputError output-exists, directory-in-use, bad-flag (`out` is no name), tied-target (an adapter for one use
+/// of a tied weight), dtype-not-loadable (a
 ///         quantised weight), shape-mismatch, not-finite (a sum that is not), missing-parameter (a weight that the base
 ///         does not store), and what resolve_model, AdapterFile and plan_lora throw; PeerError disk-full, io-failed
 MergeReport merge_adapter(const std::filesystem::path& base,

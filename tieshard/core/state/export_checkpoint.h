@@ -48,8 +48,8 @@ struct ExportCheckpointReport {
 /// family's table where the architecture is known.
 /// @throws InputError output-exists, bad-flag (as reshard_checkpoint), config-missing (with --config-from as the
 /// remedy), missing-parameter,
-///         shape-mismatch, not-finite (values that are infinite in the dtype that is asked for), and as find_checkpoint and ShardedFiles::open; PeerError disk-full, io-failed,
-///         export-mismatch
+///         shape-mismatch, not-finite (values that are infinite in the dtype that is asked for), and as find_checkpoint
+///         and ShardedFiles::open; PeerError disk-full, io-failed, export-mismatch
 ExportCheckpointReport export_checkpoint(const std::filesystem::path& in,
                                          const std::filesystem::path& out,
                                          const ExportCheckpointOptions& options);

@@ -9,8 +9,8 @@
 #include <ATen/ATen.h>
 
 #include "tieshard/core/io/reader.h"
-#include "tieshard/core/plan/read_plan.h"
 #include "tieshard/core/plan/mxfp4_source.h"
+#include "tieshard/core/plan/read_plan.h"
 #include "tieshard/runtime/mesh/agree.h"
 #include "tieshard/runtime/mesh/collectives.h"
 #include "tieshard/runtime/tensors/torch_dtype.h"
