@@ -39,7 +39,7 @@ def train(tieshard, tokens, tmp_path):
 def stored(folder):
     """{name: (dtype, shape, bytes)} of all files."""
     tensors = {}
-    for path in folder.glob("*.safetensors"):
+    for path in folder.glob("model*.safetensors"):
         with safe_open(path, "pt") as file:
             for name in file.keys():
                 tensor = file.get_tensor(name)
