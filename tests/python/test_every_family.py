@@ -88,3 +88,56 @@ def test_targets_that_do_not_fit_the_family_are_refused(tieshard, reference, tok
 def test_an_encoder_decoder_does_not_generate(tieshard, reference):
     done = run([tieshard, "generate", "--model", reference / "t5_tied", "--prompt-tokens", "1,2"], env=clean_environment())
     assert done.returncode == 3 and "[wrong-state]" in done.stderr and "encoder-decoder" in done.stderr, done.stderr
+
+
+def test_gpt2_has_no_more_positions_than_it_has_and_says_so_first(tieshard, reference, tokens, tmp_path):
+    model = reference / "gpt2_tied"
+    for verb in (["train", "--data", tmp_path / "tokens.bin", "--out", tmp_path / "run", "--seq", 40],
+                 ["train", "--data", tmp_path / "tokens.bin", "--out", tmp_path / "run", "--seq", 40, "--dry-run"],
+                 ["generate", "--prompt-tokens", "1,2,3", "--max-new-tokens", 30, "--json"]):
+        done = run([tieshard, *verb, "--model", model], env=clean_environment())
+        assert done.returncode == 2 and "n_positions" in done.stderr and not done.stdout.startswith("{"), done.stderr
+
+
+@pytest.mark.parametrize(("name", "targets"), [("gpt_oss_tied", "router"), ("qwen3_moe", "gate_proj"), ("gpt2_tied", "c_attn")])
+def test_an_adapter_that_peft_would_lose_is_refused(tieshard, reference, tokens, tmp_path, name, targets):
+    done = run([tieshard, "train", "--model", reference / name, "--data", tmp_path / "tokens.bin", "--out", tmp_path / "run",
+                "--seq", SEQ, "--lora", f"r=2,targets={targets}"], env=clean_environment())
+    assert done.returncode and "[unknown-target]" in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize("name", ["gpt_oss_tied", "qwen3_moe", "mixtral"])
+def test_an_adapter_on_all_that_can_have_one_has_the_loss_of_peft(tieshard, reference, tokens, tmp_path, name):
+    import peft
+
+    flags = ["--data", tmp_path / "tokens.bin", "--seq", SEQ]
+    run_well([tieshard, "train", "--model", reference / name, *flags, "--out", tmp_path / "run", "--steps", 5, "--lr", "1e-1",
+              "--ranks", 2, "--lora", "r=3,alpha=8,targets=all-linear"], timeout=120)
+    adapter = tmp_path / "run" / "adapter"
+    got = json.loads(run_well([tieshard, "eval", "--model", reference / name, *flags, "--adapter", adapter, "--json"]).stdout)
+    base = json.loads(run_well([tieshard, "eval", "--model", reference / name, *flags, "--json"]).stdout)
+    ids = torch.from_numpy(tokens.astype("int64")).view(-1, SEQ)
+    model = peft.PeftModel.from_pretrained(load(reference / name), adapter).eval()
+    with torch.no_grad():
+        expected = model(input_ids=ids, labels=ids, use_cache=False).loss.item()
+    assert abs(got["loss"] - base["loss"]) > 1e-3
+    assert got["loss"] == pytest.approx(expected, abs=2e-5)
+
+
+@pytest.mark.parametrize("flags", [["zzz"], ["."], ["experts", "--param-groups", "experts:lr=0"]], ids=" ".join)
+def test_a_dry_run_refuses_what_cannot_be_frozen_as_the_run_does(tieshard, reference, tokens, tmp_path, flags):
+    command = [tieshard, "train", "--model", reference / "gpt_oss_mxfp4", "--data", tmp_path / "tokens.bin", "--out",
+               tmp_path / "run", "--seq", SEQ, "--steps", 1, "--freeze", *flags]
+    dry, real = run([*command, "--dry-run"], env=clean_environment()), run(command, env=clean_environment())
+    assert dry.returncode == real.returncode == 2
+    assert dry.stderr.splitlines()[0] == real.stderr.splitlines()[0]
+
+
+def test_the_export_of_a_checkpoint_of_mxfp4_is_bfloat16(tieshard, reference, tokens, tmp_path):
+    run_well([tieshard, "train", "--model", reference / "gpt_oss_mxfp4", "--data", tmp_path / "tokens.bin", "--out", tmp_path / "run",
+              "--seq", SEQ, "--steps", 2, "--save-every", 2, "--no-export"], timeout=120)
+    run_well([tieshard, "export", tmp_path / "run", tmp_path / "model"])
+    config = json.loads((tmp_path / "model" / "config.json").read_text())
+    assert config["dtype"] == "bfloat16" and "quantization_config" not in config
+    model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "model")
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.bfloat16}

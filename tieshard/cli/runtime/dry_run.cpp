@@ -2,11 +2,13 @@
 
 #include <optional>
 #include <set>
+#include <utility>
 #include <vector>
 
 #include "tieshard/core/adapters/adapter_file.h"
 #include "tieshard/core/adapters/lora_plan.h"
 #include "tieshard/core/base/units.h"
+#include "tieshard/core/optim/frozen_parameters.h"
 #include "tieshard/core/ties/resolved_model.h"
 #include "tieshard/runtime/train/build_optimizer.h"
 #include "tieshard/runtime/train/run_directory.h"
@@ -34,8 +36,22 @@ std::optional<LoraPlan> plan_adapter(const TrainConfig& config, const ResolvedMo
   return plan;
 }
 
+/// @throws InputError what frozen_parameters throws
+std::vector<GroupCandidate> without_frozen(const TrainConfig& config, std::vector<GroupCandidate> candidates) {
+  const std::vector<bool> frozen = frozen_parameters(config.freeze, candidates);
+  std::vector<GroupCandidate> trained;
+  for (std::size_t index = 0; index < candidates.size(); ++index) {
+    if (!frozen[index]) {
+      trained.push_back(std::move(candidates[index]));
+    }
+  }
+  return trained;
+}
+
 /// What the optimizer's groups choose from.
-std::vector<GroupCandidate> trained_parameters(const ResolvedModel& model, const std::optional<LoraPlan>& adapter) {
+std::vector<GroupCandidate> trained_parameters(const TrainConfig& config,
+                                               const ResolvedModel& model,
+                                               const std::optional<LoraPlan>& adapter) {
   std::vector<GroupCandidate> candidates;
   if (adapter) {
     for (const LoraTarget& target : adapter->targets) {
@@ -62,7 +78,14 @@ std::vector<GroupCandidate> trained_parameters(const ResolvedModel& model, const
     }
     candidates.push_back(std::move(candidate));
   }
-  return candidates;
+  return config.freeze.empty() ? candidates : without_frozen(config, std::move(candidates));
+}
+
+void show_freeze(const TrainConfig& config, const Console& console) {
+  if (!config.freeze.empty()) {
+    console.out.text << concat(
+        "freeze  ", config.freeze.size(), " patterns; the memory below is that of training everything\n");
+  }
 }
 
 void show_adapter(const LoraPlan& adapter, const Console& console) {
@@ -96,10 +119,11 @@ int dry_run(const TrainConfig& config, std::int64_t ranks, const PlanOptions& pl
                              "\n");
   const ResolvedModel model = resolve_model(config.model, config.resolve);
   const std::optional<LoraPlan> adapter = plan_adapter(config, model);
-  assign_param_groups(config.param_groups, trained_parameters(model, adapter));
+  assign_param_groups(config.param_groups, trained_parameters(config, model, adapter));
   if (adapter) {
     show_adapter(*adapter, console);
   }
+  show_freeze(config, console);
   console.out.text << concat("steps   ",
                              format_count(config.steps),
                              " of ",

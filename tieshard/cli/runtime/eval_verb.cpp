@@ -1,5 +1,6 @@
 #include "tieshard/cli/runtime/eval_verb.h"
 
+#include <cmath>
 #include <cstdio>
 #include <filesystem>
 #include <memory>
@@ -16,6 +17,7 @@
 #include "tieshard/cli/runtime/data_flags.h"
 #include "tieshard/cli/runtime/dry_run.h"
 #include "tieshard/cli/runtime/ranks.h"
+#include "tieshard/core/base/error.h"
 #include "tieshard/core/base/units.h"
 #include "tieshard/core/families/family.h"
 #include "tieshard/runtime/mesh/agree.h"
@@ -102,6 +104,13 @@ void eval_on(const EvalFlags& flags, at::ScalarType dtype, const DeviceMesh& mes
   }
   const ParallelModel parallel = parallelize(flags.model, mesh, options);
   const Evaluation evaluation = evaluate(*parallel.model, mesh, *data, flags.batch, flags.samples);
+  if (!std::isfinite(evaluation.loss)) {
+    throw InputError({.code = Code::kNotFinite,
+                      .what = "a loss is no finite number",
+                      .where = flags.model.string(),
+                      .why = concat("expected a number, got ", evaluation.loss),
+                      .fix = "look for NaN and infinities in the weights: tieshard doctor DIR"});
+  }
   if (mesh.rank() == 0) {
     print_findings(console.err, parallel.findings);
     show(flags, evaluation, mesh, console);

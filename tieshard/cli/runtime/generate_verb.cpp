@@ -17,6 +17,7 @@
 #include "tieshard/cli/runtime/ranks.h"
 #include "tieshard/cli/runtime/tokenizer.h"
 #include "tieshard/core/base/units.h"
+#include "tieshard/core/families/gpt2.h"
 #include "tieshard/core/generate/end_tokens.h"
 #include "tieshard/core/io/mapped_guard.h"
 #include "tieshard/runtime/generate/generate.h"
@@ -180,8 +181,10 @@ void show(const GenerateFlags& flags,
   }
 }
 
-void warn_of_length(const GenerateFlags& flags, std::size_t prompt, const HfConfig& config, const Console& console) {
+/// Before the first token, where a family has no more positions: all that was generated would be lost at the last.
+void check_length(const GenerateFlags& flags, std::size_t prompt, const HfConfig& config, const Console& console) {
   const std::int64_t length = static_cast<std::int64_t>(prompt) + flags.max_new_tokens;
+  require_positions(config, length);
   const std::int64_t context = config.integer_or("max_position_embeddings", length);
   if (length > context) {
     print_findings(console.err,
@@ -207,7 +210,7 @@ void generate_on(const GenerateFlags& flags, at::ScalarType dtype, const DeviceM
   }
   const ParallelModel parallel = parallelize(flags.model, mesh, options);
   print_findings(console.err, parallel.findings);
-  warn_of_length(flags, prompt.size(), parallel.checkpoint.config(), console);
+  check_length(flags, prompt.size(), parallel.checkpoint.config(), console);
   GenerateOptions generating{.max_new_tokens = flags.max_new_tokens, .sampling = sampling, .cache = !flags.no_cache};
   if (!flags.ignore_end) {
     generating.end_tokens = end_tokens(parallel.checkpoint);

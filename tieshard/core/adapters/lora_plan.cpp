@@ -351,6 +351,28 @@ std::string LoraTarget::b() const {
   return lora_name(module, embedding, 'B');
 }
 
+namespace {
+
+/// Modules of a mixture that are none in transformers, so that PEFT would leave an adapter on them out, or put it
+/// elsewhere: GPT-OSS's router is a bare parameter there, and Qwen3-MoE's experts are one tensor, for whose sake PEFT
+/// converts every target of an MLP's name.
+bool is_lost_in_peft(const std::string& module, const std::optional<DecoderConfig>& decoder) {
+  if (!decoder || !decoder->experts) {
+    return false;
+  }
+  switch (decoder->experts->layout) {
+    case ExpertLayout::kStackedInterleaved:
+      return module.ends_with(".mlp.router");
+    case ExpertLayout::kMlpExperts:
+      return module.find(".mlp.") != std::string::npos;
+    case ExpertLayout::kBlockSparseMoe:
+      return false;
+  }
+  return false;
+}
+
+} // namespace
+
 std::vector<AdaptableModule> adaptable_modules(const ResolvedModel& model) {
   std::set<std::string> embeddings;
   if (model.family != nullptr) {
@@ -358,12 +380,17 @@ std::vector<AdaptableModule> adaptable_modules(const ResolvedModel& model) {
       embeddings.insert(tie.canonical);
     }
   }
+  const std::optional<DecoderConfig> decoder =
+      model.family == nullptr ? std::nullopt : model.family->decoder(model.checkpoint.config());
   std::vector<AdaptableModule> modules;
   for (const ParameterInfo& info : model.table) {
     if (info.shape.size() != 2 || !info.fqn.ends_with(kWeight)) {
       continue;
     }
     AdaptableModule module{.name = info.fqn.substr(0, info.fqn.size() - kWeight.size())};
+    if (is_lost_in_peft(module.name, decoder)) {
+      continue;
+    }
     module.output_head = is_head_name(module.name);
     module.embedding = !module.output_head && (embeddings.contains(info.fqn) || is_embedding_name(module.name));
     module.in = info.shape[module.embedding ? 0 : 1];

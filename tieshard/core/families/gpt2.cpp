@@ -110,6 +110,19 @@ Gpt2Config Gpt2Config::from(const HfConfig& config) {
   return gpt2;
 }
 
+void require_positions(const HfConfig& config, std::int64_t tokens) {
+  if (!gpt2_family().matches(config)) {
+    return;
+  }
+  const std::int64_t positions = Gpt2Config::from(config).positions;
+  if (tokens > positions) {
+    refuse_config(config,
+                  "n_positions",
+                  concat("the model has an embedding for each of ", positions, " positions, the sequence has ", tokens),
+                  "use shorter sequences (--seq), or fewer new tokens");
+  }
+}
+
 const Family& gpt2_family() {
   static const Gpt2Family family;
   return family;

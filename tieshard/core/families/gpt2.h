@@ -35,6 +35,11 @@ struct Gpt2Config {
   static Gpt2Config from(const HfConfig& config);
 };
 
+/// That a sequence of `tokens` has positions, where `config` is of this family: it has an embedding for each and no
+/// more.
+/// @throws InputError config-value
+void require_positions(const HfConfig& config, std::int64_t tokens);
+
 /// The singleton behind find_family() for this family.
 const Family& gpt2_family();
 

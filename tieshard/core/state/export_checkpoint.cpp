@@ -219,7 +219,10 @@ ExportCheckpointReport export_source(const CheckpointSource& source,
   StagedOutput staged(out, report.bytes);
   if (config) { // first, while the source is there
     write_text_file(staged.path() / kConfig,
-                    exported_config(*config_from, *config, manifest != nullptr, options.dtype));
+                    exported_config(*config_from,
+                                    *config,
+                                    manifest != nullptr,
+                                    options.dtype || options.plain ? options.dtype : exported_dtype(*config)));
     copy_companion_files(*config_from, staged.path());
   } else {
     report.findings.push_back(without_config(out));

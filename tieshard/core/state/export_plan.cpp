@@ -176,6 +176,11 @@ ExportedFile lay_out(std::string name, std::vector<ExportedTensor> tensors) {
 
 } // namespace
 
+std::optional<DType> exported_dtype(const HfConfig& config) {
+  const bool quantised = config.has("quantization_config");
+  return config.dtype() || !quantised ? config.dtype() : std::optional(DType::kBF16);
+}
+
 ExportPlan plan_export(const ShardedFiles& files,
                        const Manifest* manifest,
                        const HfConfig* config,
@@ -199,7 +204,7 @@ ExportPlan plan_export(const ShardedFiles& files,
   if (config != nullptr) {
     model.emplace(*config, where);
     model->require_all(tensors);
-    dtype = dtype || options.plain ? dtype : config->dtype();
+    dtype = dtype || options.plain ? dtype : exported_dtype(*config);
   }
   std::vector<std::vector<ExportedTensor>> parts(1);
   std::uint64_t filled = 0;

@@ -36,6 +36,10 @@ struct ExportPlan {
   std::vector<Diagnostic> findings{}; ///< notes unused-tensor
 };
 
+/// What floats become where the caller asks for nothing: config.json's dtype; bfloat16 for a quantised model that says
+/// none, whose values training has decoded; else nothing, they stay.
+std::optional<DType> exported_dtype(const HfConfig& config);
+
 /// @param manifest  may be null
 /// @param config    null: neither shapes nor ties are known
 /// @throws InputError missing-parameter (the configuration's model has more, or a checkpoint of an adapter lacks its

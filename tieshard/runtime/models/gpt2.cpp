@@ -101,7 +101,7 @@ at::Tensor Gpt2ModelImpl::forward(const at::Tensor& ids_BT, const SequenceInfo& 
          .what = "a sequence is longer than the model has positions for",
          .where = "transformer.wpe.weight",
          .why = concat("it has ", config_.positions, " positions, the sequence ", past + length, " tokens"),
-         .fix = "use shorter sequences (--seq-len)"});
+         .fix = "use shorter sequences (--seq), or fewer new tokens"});
   }
   const at::Tensor positions = token_positions(length, past, info.documents_BT, ids_BT.device());
   at::Tensor x_BTH = wte->forward(ids_BT) + wpe_->forward(positions.dim() == 1 ? positions.unsqueeze(0) : positions);

@@ -11,6 +11,7 @@
 #include "tieshard/core/base/file.h"
 #include "tieshard/core/base/process_memory.h"
 #include "tieshard/core/families/family.h"
+#include "tieshard/core/families/gpt2.h"
 #include "tieshard/core/io/mapped_guard.h"
 #include "tieshard/runtime/mesh/agree.h"
 #include "tieshard/runtime/mesh/collectives.h"
@@ -343,6 +344,7 @@ double backward_global_mean(LanguageModel& model,
 RunData RunData::open(const TrainConfig& config) {
   const Checkpoint checkpoint = Checkpoint::open(config.model);
   require_target_of(require_family(checkpoint.config()), checkpoint.config(), config.target);
+  require_positions(checkpoint.config(), config.sequence);
   TokenDataOptions options{.format = config.data_format,
                            .dtype = config.data_dtype,
                            .sequence = config.sequence,
