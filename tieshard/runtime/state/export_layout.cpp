@@ -142,6 +142,9 @@ std::string export_config(const ShardPlan& plan,
       changed["quantization_config"]["modules_to_not_convert"].push_back(module);
     }
   }
+  if (!dtype && kept.empty() && !source.config().dtype()) {
+    dtype = DType::kBF16; // the file need not have said so before: the encoding did
+  }
   if (dtype) { // transformers 5 writes "dtype", version 4 "torch_dtype"
     const bool nested = changed.contains("text_config") && changed["text_config"].contains("dtype");
     (nested ? changed["text_config"] : changed)[changed.contains("torch_dtype") ? "torch_dtype" : "dtype"] =
