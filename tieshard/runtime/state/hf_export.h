@@ -40,7 +40,7 @@ struct ExportReport {
 /// Writes `directory`: canonical names only, each storage once, in the dtype that it has in `source` or that is
 /// asked for; frozen weights that `source` stores as MXFP4 as they are stored, byte for byte, where no dtype is asked
 /// for (unchanged_mxfp4()); config.json and the tokenizer's and generation's files of `source` beside it. Staged in a
-/// directory of another name, synced, read back and compared, then renamed: complete or absent. Every rank must call
+/// directory of another name, read back and compared, synced, then renamed: complete or absent. Every rank must call
 /// it; all must see one file system.
 ///
 /// @param state   every parameter of the plan must be managed
