@@ -7,6 +7,7 @@
 
 #include "tieshard/core/base/error.h"
 
+#include "tests/core/base/temp_dir.h"
 #include "tests/support/raised.h"
 
 namespace tieshard::cli {
@@ -31,6 +32,17 @@ TEST(RunProgram, GivesTheChildsStatus) {
 
 TEST(RunProgram, HandsEachArgumentOnAsItIs) {
   EXPECT_EQ(run_program("/bin/sh", {"-c", "test \"$1\" = 'a b' && test -z \"$2\" && test $# = 2", "sh", "a b", ""}), 0);
+}
+
+TEST(RunProgram, WritesBothOutputsIntoAFile) {
+  const TempDir dir;
+  EXPECT_EQ(run_program("/bin/sh", {"-c", "echo one; echo two >&2; exit 3"}, dir / "said"), 3);
+  EXPECT_EQ(dir.read("said"), "one\ntwo\n");
+  EXPECT_EQ(run_program("/bin/sh", {"-c", "echo again"}, dir / "said"), 0);
+  EXPECT_EQ(dir.read("said"), "again\n");
+  const auto refused = raised([&] { run_program("/bin/sh", {}, dir / "no" / "said"); });
+  ASSERT_TRUE(refused);
+  EXPECT_EQ(refused->code, Code::kIoFailed);
 }
 
 TEST(RunProgram, GivesTheShellsStatusForAProgramThatIsNotThere) {

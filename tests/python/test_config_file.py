@@ -71,6 +71,17 @@ def spoil(config, tmp_path, name):
         return {"data": str(write_llmc(tmp_path / "other.bin", [1, 500, 2] * 20))}, "token-out-of-range"
     if name == "group":
         return {"param-groups": "no_such_name:lr=1"}, "unknown-parameter"
+    if name == "no_target":
+        (tmp_path / "mask").write_bytes(bytes(320))
+        return {"label-mask": str(tmp_path / "mask")}, "data-too-short"
+    if name == "eval_data":  # behind the first samples
+        return {"eval-data": str(write_llmc(tmp_path / "eval.bin", [1, 2] * 150 + [500, 2]))}, "token-out-of-range"
+    if name == "eval_mask":
+        data = write_llmc(tmp_path / "eval.bin", [1, 2] * 16)
+        (tmp_path / "mask").write_bytes(bytes(32))
+        return {"eval-data": str(data), "eval-label-mask": str(tmp_path / "mask")}, "data-too-short"
+    if name == "dim":
+        return {"dim": ["no.such.name=0"]}, "unknown-parameter"
     if name == "out":
         (tmp_path / "run").mkdir()
         (tmp_path / "run" / "metrics.jsonl").write_text("of another run\n")
@@ -81,7 +92,7 @@ def spoil(config, tmp_path, name):
         "document-separator": "bad-flag", "documents": "bad-flag"}[name]
 
 
-@pytest.mark.parametrize("name", ["data", "group", "out", "schedule", "resume", "model", "lora", "document-separator", "documents"])
+@pytest.mark.parametrize("name", ["data", "no_target", "eval_data", "eval_mask", "dim", "group", "out", "schedule", "resume", "model", "lora", "document-separator", "documents"])
 def test_a_dry_run_refuses_what_the_run_would_refuse(tieshard, config, tmp_path, name):
     more, code = spoil(config, tmp_path, name)
     path = config(**more)

@@ -2,12 +2,14 @@
 
 import json
 import math
+import shutil
 import sys
 
 import numpy
 import pytest
 import torch
 from running import ROOT, clean_environment, read_metrics, run, run_well
+from safetensors.torch import load_file, save_file
 from token_files import write_llmc, write_megatron, write_raw
 from transformers import AutoModelForCausalLM
 
@@ -110,7 +112,19 @@ def test_a_mask_without_a_target_is_refused(tieshard, tiny, tokens, tmp_path):
     (tmp_path / "mask").write_bytes(bytes(len(tokens)))
     done = run([tieshard, "eval", "--model", tiny, "--data", tmp_path / "t.bin", "--seq", SEQ, "--ranks", 2,
                 "--label-mask", tmp_path / "mask"], env=clean_environment())
-    assert done.returncode == 2 and "an evaluation has no target" in done.stderr, done.stderr
+    assert done.returncode == 2 and "nothing in a token file is a target" in done.stderr, done.stderr
+
+
+def test_a_loss_that_is_no_number_is_an_error(tieshard, tiny, tokens, tmp_path):
+    broken = tmp_path / "broken"
+    shutil.copytree(tiny, broken)
+    tensors = load_file(broken / "model.safetensors")
+    tensors["model.norm.weight"][0] = float("nan")
+    save_file(tensors, broken / "model.safetensors", metadata={"format": "pt"})
+    done = run([tieshard, "eval", "--model", broken, "--data", write_raw(tmp_path / "t.bin", tokens), "--seq", SEQ],
+               env=clean_environment())
+    assert done.returncode == 2 and "a loss is no finite number [not-finite]" in done.stderr, done.stderr
+    assert "perplexity" not in done.stdout
 
 
 def test_the_perplexity_of_a_real_text_is_that_of_transformers(evaluate, smollm2, tmp_path):

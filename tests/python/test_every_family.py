@@ -10,6 +10,7 @@ import pytest
 import torch
 import transformers
 from running import ROOT, clean_environment, run, run_well
+from safetensors.torch import load_file, save_file
 
 sys.path.insert(0, str(ROOT / "tests" / "reference"))
 from families import CASES
@@ -141,3 +142,46 @@ def test_the_export_of_a_checkpoint_of_mxfp4_is_bfloat16(tieshard, reference, to
     assert config["dtype"] == "bfloat16" and "quantization_config" not in config
     model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "model")
     assert {parameter.dtype for parameter in model.parameters()} == {torch.bfloat16}
+
+
+def test_a_text_of_an_encoder_decoder_is_refused_before_it_is_loaded(tieshard, reference):
+    done = run([tieshard, "generate", "--model", reference / "t5_tied", "--prompt-tokens", "1,2"], env=clean_environment())
+    assert done.returncode == 2 and "expected a decoder, got an encoder-decoder" in done.stderr, done.stderr
+
+
+def test_labels_alone_give_the_decoder_of_t5_its_tokens(tieshard, reference, tmp_path):
+    ids, labels = torch.tensor([[5, 6, 7, 8, 9], [9, 8, 7, 6, 5]]), torch.tensor([[11, 12, -100], [13, 1, 14]])
+    save_file({"input_ids": ids, "labels": labels}, tmp_path / "batch")  # a name without an ending
+    run_well([tieshard, "forward", reference / "t5_tied", "--tokens", tmp_path / "batch", "--out", tmp_path / "out.safetensors"])
+    got = load_file(tmp_path / "out.safetensors")
+    with torch.no_grad():
+        expected = load(reference / "t5_tied")(input_ids=ids, labels=labels)
+    torch.testing.assert_close(got["logits"], expected.logits, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(got["loss"], expected.loss, rtol=1e-5, atol=1e-5)
+    save_file({"input_ids": ids}, tmp_path / "alone")
+    done = run([tieshard, "forward", reference / "t5_tied", "--tokens", tmp_path / "alone", "--out", tmp_path / "no.safetensors"],
+               env=clean_environment())
+    assert done.returncode == 2 and "expected decoder_input_ids or labels" in done.stderr, done.stderr
+    save_file({"input_ids": ids, "decoder_input_ids": ids}, tmp_path / "both")
+    done = run([tieshard, "forward", reference / "llama_tied", "--tokens", tmp_path / "both", "--out", tmp_path / "no.safetensors"],
+               env=clean_environment())
+    assert done.returncode == 2 and "expected no decoder_input_ids" in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize("name", OWN_WEIGHTS)
+def test_every_stage_of_the_ladder_gives_the_same_logits(tieshard, reference, tmp_path, name):
+    ids = torch.tensor([PROMPT])
+    inputs = {"input_ids": ids} | ({"decoder_input_ids": ids.clone()} if name.startswith("t5") else {})
+    save_file(inputs, tmp_path / "batch")
+    logits = {}
+    for stage in ("eager", "load", "shard"):
+        run_well([tieshard, "forward", reference / name, "--tokens", tmp_path / "batch", "--out", tmp_path / stage, "--stage", stage])
+        logits[stage] = load_file(tmp_path / stage)["logits"]
+    assert logits["eager"].equal(logits["load"]) and logits["load"].equal(logits["shard"])
+
+
+def test_a_stage_without_sharding_takes_one_rank_and_no_adapter(tieshard, reference, tokens, tmp_path):
+    for more in (["--ranks", 2], ["--adapter", tmp_path]):
+        done = run([tieshard, "forward", reference / "llama_tied", "--tokens", tmp_path / "tokens.bin", "--out", tmp_path / "no",
+                    "--stage", "load", *more], env=clean_environment())
+        assert done.returncode == 2 and "--stage load" in done.stderr and "[bad-flag]" in done.stderr, done.stderr

@@ -1,12 +1,14 @@
 #include "tieshard/cli/doctor.h"
 
 #include <algorithm>
+#include <optional>
 #include <thread>
 
 #include <CLI/App.hpp>
 
 #include "tieshard/cli/doctor_text.h"
 #include "tieshard/cli/flags.h"
+#include "tieshard/cli/ladder.h"
 
 namespace tieshard::cli {
 namespace {
@@ -30,13 +32,35 @@ DoctorOptions doctor_options(const DoctorVerbOptions& flags) {
           .threads = thread_count(flags.threads)};
 }
 
+/// Climbs the ladder where that is asked for and the checkpoint loads; what it finds is added to `report`.
+std::optional<Ladder> try_ladder(const DoctorVerbOptions& options, DoctorReport& report) {
+  if (!options.climb || report.verdict() == Verdict::kRefuse) {
+    return std::nullopt;
+  }
+  Ladder ladder = climb({.directory = options.directory,
+                         .ranks = options.ranks,
+                         .open = options.open,
+                         .shard = options.shard,
+                         .load = options.load});
+  report.findings.insert(report.findings.begin(), ladder.findings.begin(), ladder.findings.end());
+  return ladder;
+}
+
 } // namespace
 
 int run_doctor(const DoctorVerbOptions& options, const Console& console) {
-  const DoctorReport report = diagnose(options.directory, doctor_options(options));
+  DoctorReport report = diagnose(options.directory, doctor_options(options));
+  const std::optional<Ladder> ladder = try_ladder(options, report);
   if (options.json) {
-    print_json(console.out, doctor_document(report, options.ranks));
+    OrderedJson document = doctor_document(report, options.ranks);
+    if (ladder) {
+      document["ladder"] = to_json(*ladder);
+    }
+    print_json(console.out, document);
   } else {
+    if (ladder) {
+      print_ladder(*ladder, console.out);
+    }
     print_doctor(report, options.ranks, console.out);
   }
   return report.verdict() == Verdict::kRefuse ? kExitInput : kExitSuccess;
@@ -53,11 +77,16 @@ void add_doctor(CLI::App& app, Verb& chosen) {
   verb->add_option("--threads", options->threads, "Threads that read values (default: one a processor, at most 8)")
       ->type_name("N")
       ->check(whole_number(1, 1024).description("from 1 to 1024"));
+  verb->add_flag(
+      "--try",
+      options->climb,
+      "Compute a forward: eager, from meta, sharded on 1 rank, on --ranks; name the first that fails or differs");
   verb->add_flag("--json", options->json, "Print JSON: verdict, findings, ties, bytes of each rank");
   verb->footer(
       "Examples:\n"
       "  tieshard doctor smollm2/ --ranks 2\n"
       "  tieshard doctor untied/ --ranks 8 --tie lm_head.weight=model.embed_tokens.weight\n"
+      "  tieshard doctor smollm2/ --ranks 2 --try\n"
       "  tieshard doctor smollm2/ --ranks 2 --json | jq -r '.findings[].code'\n"
       "\n"
       "Exit status: 0 it loads, with or without warnings; 2 it does not.");

@@ -20,7 +20,8 @@ struct DoctorVerbOptions {
   OpenFlags open{};
   ShardFlags shard{};
   LoadFlags load{};
-  int threads = 0; ///< 0: one for each processor, at most 8
+  int threads = 0;    ///< 0: one for each processor, at most 8
+  bool climb = false; ///< try a forward, rung by rung (ladder.h)
   bool json = false;
 };
 

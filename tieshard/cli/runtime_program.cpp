@@ -5,6 +5,7 @@
 #include <cstring>
 #include <string_view>
 
+#include <fcntl.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -92,9 +93,15 @@ void hand_over_to_runtime(const std::vector<std::string>& arguments) {
                     .fix = "build it again with `make build`"});
 }
 
-int run_program(const std::filesystem::path& program, const std::vector<std::string>& arguments) {
+int run_program(const std::filesystem::path& program,
+                const std::vector<std::string>& arguments,
+                const std::filesystem::path& output) {
   std::vector<std::string> words = with_program(program, arguments);
   const std::vector<char*> pointers = argument_pointers(words);
+  const int file = output.empty() ? -1 : ::open(output.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+  if (!output.empty() && file < 0) {
+    throw_system("a file for a program's output could not be made", output.string());
+  }
   const pid_t parent = ::getpid();
   const pid_t child = ::fork();
   if (child < 0) {
@@ -102,10 +109,17 @@ int run_program(const std::filesystem::path& program, const std::vector<std::str
   }
   if (child == 0) {
     ::prctl(PR_SET_PDEATHSIG, SIGTERM);
+    if (file >= 0) {
+      ::dup2(file, STDOUT_FILENO);
+      ::dup2(file, STDERR_FILENO);
+    }
     if (::getppid() == parent) { // else the parent died before prctl was asked
       ::execv(program.c_str(), pointers.data());
     }
     ::_exit(127);
+  }
+  if (file >= 0) {
+    ::close(file);
   }
   int status = 0;
   while (::waitpid(child, &status, 0) < 0) {

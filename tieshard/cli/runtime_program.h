@@ -25,11 +25,13 @@ std::filesystem::path runtime_program();
 /// @throws InputError file-not-found, file-unreadable (it cannot be executed)
 [[noreturn]] void hand_over_to_runtime(const std::vector<std::string>& arguments);
 
-/// Runs `program` with `arguments` as a child and waits for it; its output goes where this program's goes. The child
-/// ends when this process does.
+/// Runs `program` with `arguments` as a child and waits for it; its output goes where this program's goes, or
+/// into the file `output`, which is made anew. The child ends when this process does.
 ///
 /// @return its exit status; 128 + the signal that ended it
-/// @throws PeerError io-failed when it cannot be started
-int run_program(const std::filesystem::path& program, const std::vector<std::string>& arguments);
+/// @throws PeerError io-failed when it cannot be started, or `output` not be made
+int run_program(const std::filesystem::path& program,
+                const std::vector<std::string>& arguments,
+                const std::filesystem::path& output = {});
 
 } // namespace tieshard::cli

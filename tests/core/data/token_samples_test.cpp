@@ -53,6 +53,26 @@ TEST(TokenSamples, HaveNoTargetWhereTheMaskIsZero) {
   EXPECT_THAT(data.description(), HasSubstr("3 tokens are targets"));
 }
 
+TEST(TokenSamples, CountTargetsFromAPositionOn) {
+  const TempDir dir;
+  const auto path = write(dir / "a", as<std::uint16_t>({1, 2, 3, 4, 5, 6, 7}));
+  const auto mask = write(dir / "mask", std::string("\1\0\1\1\1\0\1", 7));
+  const TokenSamples data = TokenSamples::open(path, {.sequence = 3, .vocab_size = 100, .label_mask = mask});
+  EXPECT_EQ(data.count_targets(2, 0, 100), 4);
+  EXPECT_EQ(data.count_targets(2, 1, 100), 2);
+  EXPECT_EQ(data.count_targets(1, 2, 100), 1);
+  EXPECT_EQ(data.count_targets(2, 0, 1), 2) << "the rest of the first sample";
+}
+
+TEST(TokenSamples, CountingReadsEverySampleAsFarAsItGoes) {
+  const TempDir dir;
+  const auto path = write(dir / "a", as<std::uint16_t>({1, 2, 3, 4, 500, 6, 0, 0, 0}));
+  const TokenSamples data = TokenSamples::open(path, {.sequence = 3, .vocab_size = 100, .document_separator = 0});
+  EXPECT_EQ(data.count_targets(1, 1, 100), 2);
+  EXPECT_EQ(data.count_targets(2, 1, 1), 2);
+  expect_refusal([&] { data.count_targets(2, 1, 100); }, Code::kTokenOutOfRange, {"500"});
+}
+
 TEST(TokenSamples, RefuseAMaskOfAnotherLength) {
   const TempDir dir;
   const auto path = write(dir / "a", as<std::uint16_t>({1, 2, 3, 4}));

@@ -109,7 +109,6 @@ int dry_run(const TrainConfig& config, std::int64_t ranks, const PlanOptions& pl
   data.train.batch_from(0, config.batch, 0); // tokens outside of the vocabulary are found by reading
   if (data.eval) {
     show_data(console, "--eval-data", *data.eval);
-    data.eval->consecutive(0, config.batch);
   }
   lr_schedule_of(config, ranks);
   const auto checkpoint = check_run_directory(config);

@@ -60,7 +60,9 @@ TokenData open_data(const EvalFlags& flags) {
   options.sequence = flags.sequence;
   options.vocab_size = checkpoint.config().integer("vocab_size");
   options.shuffle = false;
-  return TokenData::open(flags.data, options);
+  TokenData data = TokenData::open(flags.data, options);
+  data.require_evaluable(flags.samples);
+  return data;
 }
 
 void show(const EvalFlags& flags, const Evaluation& evaluation, const DeviceMesh& mesh, const Console& console) {

@@ -17,7 +17,9 @@
 #include "tieshard/cli/runtime/ranks.h"
 #include "tieshard/cli/runtime/tokenizer.h"
 #include "tieshard/core/base/units.h"
+#include "tieshard/core/families/family.h"
 #include "tieshard/core/families/gpt2.h"
+#include "tieshard/core/families/t5.h"
 #include "tieshard/core/generate/end_tokens.h"
 #include "tieshard/core/io/mapped_guard.h"
 #include "tieshard/runtime/generate/generate.h"
@@ -118,6 +120,15 @@ void require_in_vocab(const std::vector<std::int64_t>& tokens, const HfConfig& c
   }
 }
 
+/// Before anything is loaded. @throws InputError bad-flag
+void require_decoder(const HfConfig& config) {
+  if (&require_family(config) == &t5_family()) {
+    throw bad_flag("--model",
+                   concat("expected a decoder, got an encoder-decoder: ", config.where()),
+                   "generate with a decoder; tieshard forward gives an encoder-decoder's logits");
+  }
+}
+
 SamplingOptions sampling_of(const GenerateFlags& flags) {
   SamplingOptions options{.greedy = !flags.temperature && !flags.top_k && !flags.top_p};
   if (options.greedy && flags.seed) {
@@ -201,7 +212,9 @@ void generate_on(const GenerateFlags& flags, at::ScalarType dtype, const DeviceM
   at::set_num_threads(flags.ranks.threads);
   const SamplingOptions sampling = sampling_of(flags);
   const std::vector<std::int64_t> prompt = prompt_of(flags);
-  require_in_vocab(prompt, Checkpoint::open(flags.model).config());
+  const Checkpoint checkpoint = Checkpoint::open(flags.model);
+  require_decoder(checkpoint.config());
+  require_in_vocab(prompt, checkpoint.config());
   ParallelizeOptions options{.param_dtype = dtype};
   options.resolve = flags.open.options();
   options.load = load_options(flags.load, flags.ranks.threads);

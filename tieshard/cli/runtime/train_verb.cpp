@@ -436,6 +436,17 @@ int run_dry(const TrainFlags& flags, const TrainConfig& config, const Console& c
   return dry_run(config, ranks, plan_options(flags, ranks / flags.ranks.replicas), console);
 }
 
+/// A dimension that cannot be sharded comes from --dim, not from a caller of the library; all else stays as it is.
+[[noreturn]] void throw_as_flag_error(const TrainFlags& flags, const UsageError& error) {
+  const Code code = error.diagnostic().code;
+  const bool of_dims =
+      code == Code::kUnknownParameter || code == Code::kBadShardDim || code == Code::kTiedWeightOnVocab;
+  if (of_dims && !flags.shard.dims.empty()) {
+    throw InputError(error.diagnostic());
+  }
+  throw error;
+}
+
 int run_train(const TrainFlags& flags, const CLI::App& verb, const Console& console) {
   const StopSignals signals; // before the ranks are started
   TrainConfig config = checked(flags);
@@ -445,7 +456,11 @@ int run_train(const TrainFlags& flags, const CLI::App& verb, const Console& cons
   config.flags_json = flags_in_force(verb);
   const auto work = [&](const DeviceMesh& mesh) {
     RunReport report(config, mesh, console);
-    train(config, mesh, report.observer());
+    try {
+      train(config, mesh, report.observer());
+    } catch (const UsageError& error) {
+      throw_as_flag_error(flags, error);
+    }
   };
   return run_ranks(flags.ranks, console, work, OnStopSignal::kPassOn);
 }

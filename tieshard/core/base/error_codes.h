@@ -127,6 +127,7 @@
   X(kSequenceTooLong,      "sequence-too-long",      "sequences are longer than the model's context") \
   X(kOutputExists,         "output-exists",          "the output directory holds something already") \
   X(kExportMismatch,       "export-mismatch",        "an export does not read back as written") \
+  X(kRungFailed,           "rung-failed",            "a model works up to a rung of the ladder, and not on it") \
   X(kDemoFailed,           "demo-failed",            "the demo did not reach its goal") \
   /* callers */ \
   X(kBadFlag,              "bad-flag",               "a command line flag has a value that cannot be used") \

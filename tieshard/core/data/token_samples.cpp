@@ -101,6 +101,20 @@ void TokenSamples::fill(std::int64_t sample, const SampleRow& row) const {
   }
 }
 
+std::int64_t TokenSamples::count_targets(std::int64_t count, std::int64_t first_position, std::int64_t enough) const {
+  const auto length = static_cast<std::size_t>(options_.sequence);
+  std::vector<std::int64_t> ids(length);
+  std::vector<std::int64_t> labels(length);
+  std::vector<std::int64_t> documents(has_documents() ? length : 0);
+  std::int64_t targets = 0;
+  for (std::int64_t sample = 0; sample < count && targets < enough; ++sample) {
+    fill(sample, {.ids = ids, .labels = labels, .documents = documents});
+    targets += std::count_if(
+        labels.begin() + first_position, labels.end(), [](std::int64_t label) { return label != kNoTarget; });
+  }
+  return targets;
+}
+
 void TokenSamples::number_documents(std::int64_t first, const SampleRow& row) const {
   const std::vector<std::int64_t>& starts = file_.document_starts();
   auto next = std::ranges::upper_bound(starts, first); // the document that begins at or before `first` is number 0

@@ -51,6 +51,11 @@ class TokenSamples {
   /// @throws InputError token-out-of-range; PeerError io-failed
   void fill(std::int64_t sample, const SampleRow& row) const;
 
+  /// Targets at positions from `first_position` on in the samples [0, count), each of which is read; it ends early once
+  /// there are `enough` of them.
+  /// @throws InputError token-out-of-range; PeerError io-failed
+  std::int64_t count_targets(std::int64_t count, std::int64_t first_position, std::int64_t enough) const;
+
   std::int64_t samples() const noexcept {
     return file_.tokens() / options_.sequence;
   }

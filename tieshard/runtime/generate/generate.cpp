@@ -22,7 +22,7 @@ void require_decoder(const LanguageModel& model, const std::vector<std::int64_t>
   if (!model.predicts_next() || model.cached_layers() == 0) {
     throw UsageError({.code = Code::kWrongState,
                       .what = "a model cannot go on with a text",
-                      .where = "generate",
+                      .where = model.name(),
                       .why = "expected a decoder, got an encoder-decoder or a "
                              "model that keeps no keys and values",
                       .fix = "generate with a decoder"});

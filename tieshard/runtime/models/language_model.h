@@ -70,6 +70,12 @@ class LanguageModel : public torch::nn::Module {
     return true;
   }
 
+  /// What an encoder-decoder's decoder is given where it has to say `labels`, int64 [B, T]: those, shifted right. Of a
+  /// decoder undefined.
+  virtual at::Tensor decoder_ids_of(const at::Tensor& /*labels_BT*/) const {
+    return {};
+  }
+
   /// Decoder layers that keep keys and values: the size of a KvCache for this model. 0: it takes none.
   virtual std::int64_t cached_layers() const {
     return 0;
@@ -95,11 +101,6 @@ class LanguageModel : public torch::nn::Module {
   /// The logits become cap * tanh(logits / cap); 0: they stay.
   virtual double logits_softcap() const {
     return 0.0;
-  }
-
-  /// Of labels, what the decoder is given; of a decoder-only model undefined.
-  virtual at::Tensor decoder_ids_of(const at::Tensor&) const {
-    return {};
   }
 
  private:

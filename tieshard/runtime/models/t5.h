@@ -106,11 +106,11 @@ class T5ForConditionalGeneration : public LanguageModel {
     return false;
   }
   std::vector<UnitModule> units() override;
+  at::Tensor decoder_ids_of(const at::Tensor& labels_BT) const override;
 
  protected:
   at::Tensor hidden_states(const at::Tensor& ids_BS, const SequenceInfo& info) override;
   const LinearImpl& head() const override;
-  at::Tensor decoder_ids_of(const at::Tensor& labels_BT) const override;
 
  private:
   T5Config config_;

@@ -1,6 +1,7 @@
 #include "tieshard/runtime/train/token_data.h"
 
 #include <algorithm>
+#include <limits>
 #include <span>
 #include <utility>
 
@@ -102,6 +103,27 @@ TokenBatch TokenData::consecutive(std::int64_t first, std::int64_t rows) const {
     fill(made, row, first + row);
   }
   return split(std::move(made));
+}
+
+void TokenData::require_targets(std::int64_t samples, std::int64_t enough) const {
+  const std::int64_t first_predicted = target_ == 0 ? 1 : sequence_ - target_;
+  if (samples_.count_targets(samples, first_predicted, enough) > 0) {
+    return;
+  }
+  throw InputError({.code = Code::kDataTooShort,
+                    .what = "nothing in a token file is a target",
+                    .where = samples_.file().path().string(),
+                    .why = concat("expected a token that the model has to predict in ", samples, " samples, got none"),
+                    .fix = "give a label mask that is not 0 everywhere, or more samples"});
+}
+
+void TokenData::require_evaluable(std::int64_t samples) const {
+  require_targets(samples == 0 ? this->samples() : std::min(samples, this->samples()),
+                  std::numeric_limits<std::int64_t>::max());
+}
+
+void TokenData::require_a_target() const {
+  require_targets(samples(), 1);
 }
 
 at::Tensor TokenData::head(std::int64_t count) const {

@@ -62,6 +62,13 @@ class TokenData {
   /// target.
   TokenBatch consecutive(std::int64_t first, std::int64_t rows) const;
 
+  /// Reads the first `samples` samples (0: all) as an evaluation will, so that what is wrong with them shows before
+  /// anything is computed. @throws InputError token-out-of-range; data-too-short when none of them has a target
+  void require_evaluable(std::int64_t samples) const;
+
+  /// Reads as far as the first target. @throws InputError token-out-of-range before it; data-too-short: there is none
+  void require_a_target() const;
+
   /// The first `count` tokens of the file, int64 [1, count]; all of them when count is 0.
   at::Tensor head(std::int64_t count) const;
 
@@ -81,6 +88,7 @@ class TokenData {
   TokenBatch empty_batch(std::int64_t rows) const;
   TokenBatch split(TokenBatch whole) const;
   void fill(TokenBatch& batch, std::int64_t row, std::int64_t sample) const;
+  void require_targets(std::int64_t samples, std::int64_t enough) const;
 
   TokenSamples samples_;
   std::int64_t sequence_;

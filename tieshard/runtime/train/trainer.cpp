@@ -356,9 +356,11 @@ RunData RunData::open(const TrainConfig& config) {
                            .document_separator = config.document_separator,
                            .target = config.target};
   RunData data{.train = TokenData::open(config.data, options)};
+  data.train.require_a_target();
   if (!config.eval_data.empty()) {
     options.label_mask = config.eval_label_mask;
     data.eval = TokenData::open(config.eval_data, options);
+    data.eval->require_evaluable(config.eval_samples);
   }
   return data;
 }

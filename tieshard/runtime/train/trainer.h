@@ -64,7 +64,8 @@ struct RunData {
   TokenData train;
   std::optional<TokenData> eval{}; ///< where --eval-data is given
 
-  /// @throws InputError unknown-architecture, what Checkpoint::open and TokenData::open throw
+  /// Reads all of what `eval` will, and of `train` as far as its first target.
+  /// @throws InputError unknown-architecture, what Checkpoint::open, TokenData::open and require_evaluable throw
   static RunData open(const TrainConfig& config);
 };
 
