@@ -29,7 +29,17 @@ DoctorOptions doctor_options(const DoctorVerbOptions& flags) {
           .read_buffer = load.read_buffer,
           .host_ram = load.host_ram,
           .check_values = load.check_values,
+          .deep = flags.deep,
           .threads = thread_count(flags.threads)};
+}
+
+int status_of(const DoctorReport& report, const DoctorVerbOptions& options) {
+  if (report.unreadable()) {
+    return kExitPeer;
+  }
+  const bool passes =
+      report.verdict() == Verdict::kOk || (report.verdict() == Verdict::kWarn && !options.fail_on_warning);
+  return passes ? kExitSuccess : kExitInput;
 }
 
 /// Climbs the ladder where that is asked for and the checkpoint loads; what it finds is added to `report`.
@@ -63,7 +73,7 @@ int run_doctor(const DoctorVerbOptions& options, const Console& console) {
     }
     print_doctor(report, options.ranks, console.out);
   }
-  return report.verdict() == Verdict::kRefuse ? kExitInput : kExitSuccess;
+  return status_of(report, options);
 }
 
 void add_doctor(CLI::App& app, Verb& chosen) {
@@ -71,9 +81,18 @@ void add_doctor(CLI::App& app, Verb& chosen) {
   CLI::App* verb = app.add_subcommand("doctor", "Say whether a checkpoint would load, and all that is odd about it");
   verb->add_option("DIR", options->directory, "Checkpoint directory: config.json and safetensors files")->required();
   add_ranks(*verb, options->ranks);
+  verb->get_option("--ranks")->required(false)->capture_default_str();
   add_shard_flags(*verb, options->shard);
   add_open_flags(*verb, options->open);
   add_load_flags(*verb, options->load);
+  verb->add_flag("--deep", options->deep, "Look at every value, not only at 64 MiB of them")
+      ->excludes(verb->get_option("--no-check-values"));
+  verb->add_option_function<std::string>(
+          "--fail-on",
+          [options](const std::string& level) { options->fail_on_warning = level == "warning"; },
+          "What makes the exit status 2: error (default), or a warning too")
+      ->type_name("error|warning")
+      ->check(one_of({"error", "warning"}));
   verb->add_option("--threads", options->threads, "Threads that read values (default: one a processor, at most 8)")
       ->type_name("N")
       ->check(whole_number(1, 1024).description("from 1 to 1024"));
@@ -86,10 +105,11 @@ void add_doctor(CLI::App& app, Verb& chosen) {
       "Examples:\n"
       "  tieshard doctor smollm2/ --ranks 2\n"
       "  tieshard doctor untied/ --ranks 8 --tie lm_head.weight=model.embed_tokens.weight\n"
+      "  tieshard doctor smollm2/ --deep --fail-on warning\n"
       "  tieshard doctor smollm2/ --ranks 2 --try\n"
       "  tieshard doctor smollm2/ --ranks 2 --json | jq -r '.findings[].code'\n"
       "\n"
-      "Exit status: 0 it loads, with or without warnings; 2 it does not.");
+      "Exit status: 0 it loads, with or without warnings; 2 it does not, or --fail-on says so; 4 it cannot be read.");
   verb->callback(
       [options, &chosen] { chosen = [options](const Console& console) { return run_doctor(*options, console); }; });
 }

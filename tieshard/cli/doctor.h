@@ -20,13 +20,16 @@ struct DoctorVerbOptions {
   OpenFlags open{};
   ShardFlags shard{};
   LoadFlags load{};
-  int threads = 0;    ///< 0: one for each processor, at most 8
+  int threads = 0;   ///< 0: one for each processor, at most 8
+  bool deep = false; ///< look at every value
+  bool fail_on_warning = false;
   bool climb = false; ///< try a forward, rung by rung (ladder.h)
   bool json = false;
 };
 
 /// Prints every finding, the ties and a verdict. The findings are the result, so they go to stdout.
-/// @return kExitInput when a finding is an error, else kExitSuccess
+/// @return kExitPeer when something cannot be read, kExitInput when another finding is an error (with fail_on_warning
+///         also a warning), else kExitSuccess
 /// @throws InputError bad-flag; PeerError io-failed
 int run_doctor(const DoctorVerbOptions& options, const Console& console);
 

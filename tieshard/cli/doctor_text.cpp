@@ -46,6 +46,16 @@ void print_ranks(const DoctorReport& report, const Stream& out) {
   table.print(out, 2);
 }
 
+void print_values(const DoctorReport& report, const Stream& out) {
+  if (report.values.not_read > 0) {
+    out.text << concat("  values: ",
+                       format_bytes(report.values.looked_at),
+                       " looked at, ",
+                       format_bytes(report.values.not_read),
+                       " not read (--deep reads all)\n");
+  }
+}
+
 void print_verdict(const DoctorReport& report, std::int64_t ranks, const Stream& out) {
   const std::string ranks_text = counted(static_cast<std::size_t>(ranks), "rank");
   switch (report.verdict()) {
@@ -70,6 +80,7 @@ void print_doctor(const DoctorReport& report, std::int64_t ranks, const Stream& 
     print_summary(report, out);
     print_ties(report, out);
     print_ranks(report, out);
+    print_values(report, out);
     out.text << "\n";
   }
   print_findings(out, report.findings);
@@ -97,6 +108,7 @@ OrderedJson doctor_document(const DoctorReport& report, std::int64_t ranks) {
           {"tensors", report.tensors},
           {"stored_bytes", report.stored_bytes},
           {"parameters", report.parameters},
+          {"values", {{"looked_at_bytes", report.values.looked_at}, {"not_read_bytes", report.values.not_read}}},
           {"ranks", ranks},
           {"per_rank", per_rank}};
 }

@@ -1,6 +1,7 @@
 #include "tieshard/core/doctor/value_check.h"
 
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <limits>
 
@@ -140,6 +141,71 @@ TEST(ValueCheck, NamesAFewOfManyTensors) {
   const std::vector<Diagnostic> findings = scan(model);
   ASSERT_EQ(findings.size(), 1U);
   EXPECT_THAT(findings[0].why, AllOf(HasSubstr("w100[0] = NaN"), HasSubstr("and 22 more"), Not(HasSubstr("w129"))));
+}
+
+std::vector<Diagnostic> scan_within(const CheckpointFixture& model,
+                                    std::uint64_t budget,
+                                    ValueCheckCount* count = nullptr) {
+  const Checkpoint checkpoint = model.open();
+  std::vector<CheckedTensor> tensors;
+  for (const StoredTensor& tensor : checkpoint.tensors()) {
+    tensors.push_back({.stored = &tensor, .read_as = tensor.dtype, .loaded_as = tensor.dtype});
+  }
+  FindingList findings;
+  const ValueCheckCount got = check_values(checkpoint, tensors, {.budget = budget}, findings);
+  if (count != nullptr) {
+    *count = got;
+  }
+  return findings.sorted();
+}
+
+TEST(ValueCheck, NamesWeightsThatAreZerosAloneAndNoBiases) {
+  CheckpointFixture model;
+  model.write({counting("a.weight", {4, 4}),
+               testing::zeros("b.weight", DType::kBF16, {64, 70}),
+               testing::zeros("c.norm", DType::kF32, {3}),
+               testing::zeros("d.bias", DType::kF32, {3}),
+               testing::zeros("e.down_proj_bias", DType::kF32, {3, 3}),
+               with_bytes("f.weight", DType::kF32, {3}, bytes_of<float>({0, 0, -0.0F}))});
+  const std::vector<Diagnostic> findings = scan(model);
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].code, Code::kAllZero);
+  EXPECT_EQ(findings[0].level, Level::kWarning);
+  EXPECT_EQ(findings[0].where, "model.safetensors: b.weight");
+  EXPECT_EQ(findings[0].why, "expected values, got zeros in b.weight, c.norm");
+}
+
+TEST(ValueCheck, AHoleIsZerosThatNobodyWrote) {
+  CheckpointFixture model;
+  model.write({counting("a.weight", {4}), testing::zeros("z.weight", DType::kF32, {1 << 20})});
+  const std::string file = model.path() + "/model.safetensors";
+  const std::uint64_t size = std::filesystem::file_size(file);
+  std::filesystem::resize_file(file, size - (std::uint64_t{3} << 20)); // the tail is written anew, as a hole
+  std::filesystem::resize_file(file, size);
+  const std::vector<Diagnostic> findings = scan(model);
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_THAT(findings[0].why, HasSubstr("zeros in z.weight"));
+}
+
+TEST(ValueCheck, ABudgetGoesToSmallTensorsFirstAndToAPartOfEveryOther) {
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  std::vector<float> early(10'000, 1.0F);
+  std::vector<float> late(10'000, 1.0F);
+  early[10] = nan;
+  late[9'000] = nan;
+  CheckpointFixture model;
+  model.write({with_bytes("early", DType::kF32, {100, 100}, bytes_of(early)),
+               with_bytes("late", DType::kF32, {100, 100}, bytes_of(late)),
+               testing::zeros("zero", DType::kF32, {100, 100}),
+               with_bytes("norm", DType::kF32, {3}, bytes_of<float>({1, nan, 1}))});
+  ValueCheckCount count;
+  const std::vector<Diagnostic> findings = scan_within(model, 24'012, &count);
+  ASSERT_EQ(findings.size(), 1U) << "a tensor that was not looked at whole is not said to be zeros";
+  EXPECT_THAT(findings[0].why, AllOf(HasSubstr("norm[1]"), HasSubstr("early[0, 10]"), Not(HasSubstr("late"))));
+  EXPECT_EQ(count.looked_at, 24'012U);
+  EXPECT_EQ(count.not_read, 3 * 40'000U + 12 - 24'012);
+  EXPECT_EQ(scan_within(model, 1 << 20, &count).size(), 2U);
+  EXPECT_EQ(count.not_read, 0U);
 }
 
 } // namespace

@@ -12,18 +12,14 @@
 
 #include "tieshard/cli/flags.h"
 #include "tieshard/cli/json_output.h"
-#include "tieshard/cli/lora_flag.h"
-#include "tieshard/cli/model_flags.h"
+#include "tieshard/cli/runtime/compute_flags.h"
 #include "tieshard/cli/runtime/data_flags.h"
 #include "tieshard/cli/runtime/dry_run.h"
-#include "tieshard/cli/runtime/ranks.h"
 #include "tieshard/core/base/error.h"
 #include "tieshard/core/base/units.h"
 #include "tieshard/core/families/family.h"
 #include "tieshard/runtime/mesh/agree.h"
-#include "tieshard/runtime/tensors/torch_dtype.h"
 #include "tieshard/runtime/train/evaluation.h"
-#include "tieshard/runtime/train/parallelize.h"
 
 namespace tieshard::cli {
 namespace {
@@ -37,19 +33,12 @@ constexpr const char* kEvalExamples =
     "The file is cut into sequences of --seq tokens; a rest at its end is not used. Each sequence is read on its own:\n"
     "its first token is predicted by nothing and is no target. Any number of ranks gives the same bits.";
 
-struct EvalFlags {
-  RankFlags ranks;
-  std::filesystem::path model;
-  std::filesystem::path data;
+struct EvalFlags : ComputeFlags {
+  std::filesystem::path data{};
   DataFlags tokens{};
   std::int64_t sequence = 512;
   std::int64_t batch = 1;
   std::int64_t samples = 0;
-  std::string dtype = "float32";
-  std::filesystem::path adapter{};
-  std::string lora_tied{};
-  OpenFlags open{};
-  LoadFlags load{};
   bool json = false;
 };
 
@@ -89,7 +78,10 @@ void show(const EvalFlags& flags, const Evaluation& evaluation, const DeviceMesh
                              "\n");
 }
 
-void eval_on(const EvalFlags& flags, at::ScalarType dtype, const DeviceMesh& mesh, const Console& console) {
+void eval_on(const EvalFlags& flags,
+             const ParallelizeOptions& options,
+             const DeviceMesh& mesh,
+             const Console& console) {
   at::set_num_threads(flags.ranks.threads);
   std::optional<TokenData> data;
   agree(mesh, "inputs", [&] {
@@ -98,12 +90,6 @@ void eval_on(const EvalFlags& flags, at::ScalarType dtype, const DeviceMesh& mes
       show_data(console, "--data", *data);
     }
   });
-  ParallelizeOptions options{.param_dtype = dtype};
-  options.resolve = flags.open.options();
-  options.load = load_options(flags.load, flags.ranks.threads);
-  if (!flags.adapter.empty()) {
-    options.adapter = AdapterOptions{.directory = flags.adapter, .tied = tied_target_flag(flags.lora_tied)};
-  }
   const ParallelModel parallel = parallelize(flags.model, mesh, options);
   const Evaluation evaluation = evaluate(*parallel.model, mesh, *data, flags.batch, flags.samples);
   if (!std::isfinite(evaluation.loss)) {
@@ -132,11 +118,8 @@ void add_flags(CLI::App& verb, EvalFlags& flags) {
   verb.add_option("--samples", flags.samples, "First sequences of the file to use; 0: all")
       ->check(whole_number(0, 1'000'000'000'000))
       ->capture_default_str();
-  verb.add_option("--dtype", flags.dtype, "Of parameters and computation; the loss is float32")->capture_default_str();
   verb.add_flag("--json", flags.json, "Print JSON: loss, perplexity, targets, samples, sequence, seconds, ranks");
-  add_adapter_flags(verb, flags.adapter, flags.lora_tied);
-  add_open_flags(verb, flags.open);
-  add_load_flags(verb, flags.load);
+  add_compute_flags(verb, flags);
   add_rank_flags(verb, flags.ranks);
 }
 
@@ -149,8 +132,8 @@ void add_eval(CLI::App& app, Verb& chosen) {
   verb->footer(kEvalExamples);
   verb->callback([flags, &chosen] {
     chosen = [flags](const Console& console) {
-      const at::ScalarType dtype = to_torch(dtype_flag("--dtype", flags->dtype));
-      return run_ranks(flags->ranks, console, [&](const DeviceMesh& mesh) { eval_on(*flags, dtype, mesh, console); });
+      const ParallelizeOptions options = flags->options();
+      return run_ranks(flags->ranks, console, [&](const DeviceMesh& mesh) { eval_on(*flags, options, mesh, console); });
     };
   });
 }

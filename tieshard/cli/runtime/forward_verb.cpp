@@ -10,16 +10,12 @@
 #include <CLI/App.hpp>
 
 #include "tieshard/cli/flags.h"
-#include "tieshard/cli/lora_flag.h"
-#include "tieshard/cli/model_flags.h"
+#include "tieshard/cli/runtime/compute_flags.h"
 #include "tieshard/cli/runtime/forward_inputs.h"
-#include "tieshard/cli/runtime/ranks.h"
 #include "tieshard/core/base/units.h"
 #include "tieshard/core/checkpoint/safetensors_writer.h"
 #include "tieshard/core/io/mapped_guard.h"
 #include "tieshard/runtime/mesh/agree.h"
-#include "tieshard/runtime/tensors/torch_dtype.h"
-#include "tieshard/runtime/train/parallelize.h"
 #include "tieshard/runtime/train/unsharded.h"
 
 namespace tieshard::cli {
@@ -35,20 +31,13 @@ constexpr const char* kForwardExamples =
     "them,\n"
     "or makes them of the labels. OUT gets logits F32 [batch, sequence, vocab] and loss F32 [].";
 
-struct ForwardFlags {
-  RankFlags ranks;
-  std::filesystem::path model;
-  std::filesystem::path tokens;
-  std::filesystem::path out;
-  std::string dtype = "float32";
+struct ForwardFlags : ComputeFlags {
+  std::filesystem::path tokens{};
+  std::filesystem::path out{};
   std::string data_dtype = "auto";
   std::int64_t count = 0;
   std::string stage = "shard";
-  std::filesystem::path adapter{};
-  std::string lora_tied{};
-  OpenFlags open{};
   ShardFlags shard{};
-  LoadFlags load{};
 };
 
 void write_outputs(const std::filesystem::path& path, const at::Tensor& logits, const at::Tensor& loss) {
@@ -89,15 +78,10 @@ struct Prepared {
   std::vector<Diagnostic> findings;
 };
 
-Prepared prepare(const ForwardFlags& flags, at::ScalarType dtype, const DeviceMesh& mesh) {
-  ParallelizeOptions options{.param_dtype = dtype};
-  options.resolve = flags.open.options();
-  options.load = load_options(flags.load, flags.ranks.threads);
+Prepared prepare(const ForwardFlags& flags, const DeviceMesh& mesh) {
+  ParallelizeOptions options = flags.options();
   options.shard_dim = flags.shard.policy();
   options.shard_dims = declared_dims(flags.shard.dims);
-  if (!flags.adapter.empty()) {
-    options.adapter = AdapterOptions{.directory = flags.adapter, .tied = tied_target_flag(flags.lora_tied)};
-  }
   if (flags.stage != "shard") {
     const auto how = flags.stage == "eager" ? Materialization::kEager : Materialization::kMeta;
     UnshardedModel whole = load_unsharded(flags.model, mesh, options, how);
@@ -107,9 +91,9 @@ Prepared prepare(const ForwardFlags& flags, at::ScalarType dtype, const DeviceMe
   return {std::move(parallel.model), parallel.checkpoint.config().integer("vocab_size"), std::move(parallel.findings)};
 }
 
-void forward_on(const ForwardFlags& flags, at::ScalarType dtype, const DeviceMesh& mesh, const Console& console) {
+void forward_on(const ForwardFlags& flags, const DeviceMesh& mesh, const Console& console) {
   at::set_num_threads(flags.ranks.threads);
-  const Prepared prepared = prepare(flags, dtype, mesh);
+  const Prepared prepared = prepare(flags, mesh);
   LanguageModel& model = *prepared.model;
   ForwardInputs inputs;
   agree(mesh, "tokens", [&] {
@@ -171,20 +155,16 @@ void add_forward(CLI::App& app, Verb& chosen) {
           "How far the model is taken first: eager (built with bytes), load (filled from the meta device), shard")
       ->check(one_of({"eager", "load", "shard"}))
       ->capture_default_str();
-  add_adapter_flags(*verb, flags->adapter, flags->lora_tied);
-  verb->add_option("--dtype", flags->dtype, "Of parameters and computation")->capture_default_str();
-  add_open_flags(*verb, flags->open);
+  add_compute_flags(*verb, *flags);
   add_shard_dim_flags(*verb, flags->shard);
-  add_load_flags(*verb, flags->load);
   add_rank_flags(*verb, flags->ranks);
   verb->footer(kForwardExamples);
   verb->callback([flags, &chosen] {
     chosen = [flags](const Console& console) {
-      const at::ScalarType dtype = to_torch(dtype_flag("--dtype", flags->dtype));
+      flags->options(); // a flag that is wrong shows before ranks are started
       require_new_file(flags->out);
       require_stage(*flags);
-      return run_ranks(
-          flags->ranks, console, [&](const DeviceMesh& mesh) { forward_on(*flags, dtype, mesh, console); });
+      return run_ranks(flags->ranks, console, [&](const DeviceMesh& mesh) { forward_on(*flags, mesh, console); });
     };
   });
 }

@@ -12,9 +12,7 @@
 
 #include "tieshard/cli/flags.h"
 #include "tieshard/cli/json_output.h"
-#include "tieshard/cli/lora_flag.h"
-#include "tieshard/cli/model_flags.h"
-#include "tieshard/cli/runtime/ranks.h"
+#include "tieshard/cli/runtime/compute_flags.h"
 #include "tieshard/cli/runtime/tokenizer.h"
 #include "tieshard/core/base/units.h"
 #include "tieshard/core/families/family.h"
@@ -23,8 +21,6 @@
 #include "tieshard/core/generate/end_tokens.h"
 #include "tieshard/core/io/mapped_guard.h"
 #include "tieshard/runtime/generate/generate.h"
-#include "tieshard/runtime/tensors/torch_dtype.h"
-#include "tieshard/runtime/train/parallelize.h"
 
 namespace tieshard::cli {
 namespace {
@@ -44,9 +40,8 @@ constexpr const char* kGenerateExamples =
     "text ends at eos_token_id of\n"
     "generation_config.json or config.json.";
 
-struct GenerateFlags {
-  RankFlags ranks; ///< one: threads and device are used
-  std::filesystem::path model;
+/// Of the ranks, one, threads and device are used.
+struct GenerateFlags : ComputeFlags {
   std::string prompt{};
   std::string prompt_tokens{};
   std::int64_t max_new_tokens = 64;
@@ -56,11 +51,6 @@ struct GenerateFlags {
   std::optional<std::uint64_t> seed{};
   bool ignore_end = false;
   bool no_cache = false;
-  std::string dtype = "float32";
-  std::filesystem::path adapter{};
-  std::string lora_tied{};
-  OpenFlags open{};
-  LoadFlags load{};
   bool json = false;
 };
 
@@ -208,19 +198,16 @@ void check_length(const GenerateFlags& flags, std::size_t prompt, const HfConfig
   }
 }
 
-void generate_on(const GenerateFlags& flags, at::ScalarType dtype, const DeviceMesh& mesh, const Console& console) {
+void generate_on(const GenerateFlags& flags,
+                 const ParallelizeOptions& options,
+                 const DeviceMesh& mesh,
+                 const Console& console) {
   at::set_num_threads(flags.ranks.threads);
   const SamplingOptions sampling = sampling_of(flags);
   const std::vector<std::int64_t> prompt = prompt_of(flags);
   const Checkpoint checkpoint = Checkpoint::open(flags.model);
   require_decoder(checkpoint.config());
   require_in_vocab(prompt, checkpoint.config());
-  ParallelizeOptions options{.param_dtype = dtype};
-  options.resolve = flags.open.options();
-  options.load = load_options(flags.load, flags.ranks.threads);
-  if (!flags.adapter.empty()) {
-    options.adapter = AdapterOptions{.directory = flags.adapter, .tied = tied_target_flag(flags.lora_tied)};
-  }
   const ParallelModel parallel = parallelize(flags.model, mesh, options);
   print_findings(console.err, parallel.findings);
   check_length(flags, prompt.size(), parallel.checkpoint.config(), console);
@@ -259,14 +246,11 @@ void add_flags(CLI::App& verb, GenerateFlags& flags) {
   add_sampling_flags(verb, flags);
   verb.add_flag("--ignore-eos", flags.ignore_end, "Go on past the tokens that end a text");
   verb.add_flag("--no-cache", flags.no_cache, "Compute all tokens again for each new one: slow, for comparison");
-  verb.add_option("--dtype", flags.dtype, "Of parameters and computation")->capture_default_str();
   verb.add_flag("--json", flags.json, "Print JSON: prompt_tokens, tokens, text, ended");
   verb.add_option("--threads", flags.ranks.threads, "Threads")->check(whole_number(1, 1024))->capture_default_str();
   verb.add_option("--device", flags.ranks.device, "cpu, or cuda (docs/devices.md) [cpu]")
       ->check(one_of({"cpu", "cuda"}));
-  add_adapter_flags(verb, flags.adapter, flags.lora_tied);
-  add_open_flags(verb, flags.open);
-  add_load_flags(verb, flags.load);
+  add_compute_flags(verb, flags);
 }
 
 } // namespace
@@ -278,14 +262,14 @@ void add_generate(CLI::App& app, Verb& chosen) {
   verb->footer(kGenerateExamples);
   verb->callback([flags, &chosen] {
     chosen = [flags](const Console& console) {
-      const at::ScalarType dtype = to_torch(dtype_flag("--dtype", flags->dtype));
+      const ParallelizeOptions options = flags->options();
       if (rank_count(flags->ranks) != 1) {
         throw bad_flag("generate",
                        "expected one process, got a launcher's of several ranks",
                        "start it without torchrun, srun and mpirun");
       }
       return run_ranks(
-          flags->ranks, console, [&](const DeviceMesh& mesh) { generate_on(*flags, dtype, mesh, console); });
+          flags->ranks, console, [&](const DeviceMesh& mesh) { generate_on(*flags, options, mesh, console); });
     };
   });
 }

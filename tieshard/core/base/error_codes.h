@@ -90,6 +90,7 @@
   X(kStrayScale,           "stray-scale",            "a stored scale belongs to nothing that would apply it") \
   X(kInitialised,          "initialised",            "a parameter gets a value that no file holds, as asked") \
   X(kNotFinite,            "not-finite",             "a stored value is NaN or infinite") \
+  X(kAllZero,              "all-zero",               "a weight holds nothing but zeros") \
   X(kHostMemory,           "host-memory",            "a load needs more memory than it may take") \
   X(kNotConvertible,       "not-convertible",        "no conversion between two dtypes") \
   /* training checkpoints */ \
@@ -128,6 +129,10 @@
   X(kOutputExists,         "output-exists",          "the output directory holds something already") \
   X(kExportMismatch,       "export-mismatch",        "an export does not read back as written") \
   X(kRungFailed,           "rung-failed",            "a model works up to a rung of the ladder, and not on it") \
+  X(kKnownFailure,         "known-failure",          "a log shows a failure that is known") \
+  X(kUnknownFailure,       "unknown-failure",        "a log shows a failure that is not known, or none") \
+  X(kAccelerateConfig,     "accelerate-config",      "accelerate's configuration leads to a failure, or asks for nothing") \
+  X(kYamlMalformed,        "yaml-malformed",         "text is not YAML") \
   X(kDemoFailed,           "demo-failed",            "the demo did not reach its goal") \
   /* callers */ \
   X(kBadFlag,              "bad-flag",               "a command line flag has a value that cannot be used") \

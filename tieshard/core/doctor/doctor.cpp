@@ -1,8 +1,11 @@
 #include "tieshard/core/doctor/doctor.h"
 
+#include <algorithm>
+
 #include "tieshard/core/doctor/file_check.h"
 #include "tieshard/core/doctor/finding_list.h"
 #include "tieshard/core/doctor/load_check.h"
+#include "tieshard/core/doctor/room_check.h"
 #include "tieshard/core/doctor/value_check.h"
 
 namespace tieshard {
@@ -32,14 +35,26 @@ std::vector<CheckedTensor> all_tensors(const Checkpoint& checkpoint) {
   return tensors;
 }
 
-void check_values_of(const Checkpoint& checkpoint,
-                     const std::vector<CheckedTensor>& tensors,
-                     const DoctorOptions& options,
-                     FindingList& findings) {
-  if (options.check_values) {
-    check_values(
-        checkpoint, tensors.empty() ? all_tensors(checkpoint) : tensors, {.threads = options.threads}, findings);
+ValueCheckCount check_values_of(const Checkpoint& checkpoint,
+                                const std::vector<CheckedTensor>& tensors,
+                                const DoctorOptions& options,
+                                FindingList& findings) {
+  if (!options.check_values) {
+    return {};
   }
+  const std::optional<std::uint64_t> budget = options.deep ? std::nullopt : std::optional(kValueBudget);
+  return check_values(checkpoint,
+                      tensors.empty() ? all_tensors(checkpoint) : tensors,
+                      {.threads = options.threads, .budget = budget},
+                      findings);
+}
+
+Need need_of(const DoctorReport& report, const LoadCheck& load, const DoctorOptions& options) {
+  constexpr std::uint64_t kFloat = 4;
+  return {.ranks = options.ranks,
+          .rank_bytes = load.peak_bytes,
+          .export_bytes = report.stored_bytes,
+          .save_bytes = 3 * kFloat * static_cast<std::uint64_t>(load.parameters)};
 }
 
 /// After resolve_model has refused: what else is wrong with the files, or else with the values in them.
@@ -55,7 +70,7 @@ void check_unresolved(const std::filesystem::path& directory,
   }
   describe(*checkpoint, report);
   findings.add(checkpoint->findings());
-  check_values_of(*checkpoint, {}, options, findings);
+  report.values = check_values_of(*checkpoint, {}, options, findings);
 }
 
 } // namespace
@@ -83,6 +98,12 @@ Verdict DoctorReport::verdict() const {
   return verdict;
 }
 
+bool DoctorReport::unreadable() const {
+  return std::ranges::any_of(findings, [](const Diagnostic& finding) {
+    return finding.level == Level::kError && (finding.code == Code::kFileUnreadable || finding.code == Code::kIoFailed);
+  });
+}
+
 DoctorReport diagnose(const std::filesystem::path& directory, const DoctorOptions& options) {
   DoctorReport report;
   FindingList findings;
@@ -93,8 +114,11 @@ DoctorReport diagnose(const std::filesystem::path& directory, const DoctorOption
     report.ties = model->ties.groups();
     LoadCheck load = check_load(*model, options, findings);
     report.parameters = load.parameters;
+    if (!load.ranks.empty()) {
+      check_room(directory, need_of(report, load, options), options.room.value_or(room_at(directory)), findings);
+    }
     report.ranks = std::move(load.ranks);
-    check_values_of(model->checkpoint, load.values, options, findings);
+    report.values = check_values_of(model->checkpoint, load.values, options, findings);
   } else {
     check_unresolved(directory, options, report, findings);
   }

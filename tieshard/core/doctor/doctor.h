@@ -14,6 +14,8 @@
 #include <vector>
 
 #include "tieshard/core/base/error.h"
+#include "tieshard/core/doctor/room_check.h"
+#include "tieshard/core/doctor/value_check.h"
 #include "tieshard/core/plan/rank_bytes.h"
 #include "tieshard/core/plan/shard_plan.h"
 #include "tieshard/core/plan/weight_source.h"
@@ -30,9 +32,14 @@ struct DoctorOptions {
   std::optional<DType> param_dtype{};      ///< of all parameters in memory; nothing: as stored (memory_dtype.h)
   std::uint64_t read_buffer = 16 << 20;    ///< bytes that a load holds beyond the shards
   std::optional<std::uint64_t> host_ram{}; ///< bytes that a load may add to a rank's process
-  bool check_values = true;                ///< read every value and look for NaN and infinity
+  bool check_values = true;                ///< look for NaN, infinity and weights of zeros
+  bool deep = false;                       ///< in every value, not in kValueBudget bytes of them
   int threads = 1;                         ///< of that scan
+  std::optional<Room> room{};              ///< of the machine; nothing: what this one has
 };
+
+/// Bytes of values that a diagnosis looks at unless it is deep: some ten milliseconds of reading.
+inline constexpr std::uint64_t kValueBudget = 64 << 20;
 
 /// What the findings come to.
 enum class Verdict {
@@ -55,8 +62,12 @@ struct DoctorReport {
   std::uint64_t stored_bytes = 0;
   std::int64_t parameters = 0;    ///< elements, each storage once
   std::vector<RankBytes> ranks{}; ///< empty when the checkpoint cannot be loaded
+  ValueCheckCount values{};       ///< bytes that were looked at, and those that were not
 
   Verdict verdict() const;
+
+  /// Whether a finding says that something is there and cannot be read.
+  bool unreadable() const;
 };
 
 /// Checks the checkpoint in `directory` for a load by `options.ranks` ranks. What the loader would throw as an

@@ -39,7 +39,8 @@ std::vector<CheckedTensor> values_of(const ShardPlan& plan, const WeightSources&
       const DType stored = source.scales->dtype;
       values.push_back({.stored = source.scales,
                         .read_as = stored == DType::kU8 ? DType::kF8E8M0 : stored,
-                        .loaded_as = DType::kF32});
+                        .loaded_as = DType::kF32,
+                        .first = true});
     }
   }
   return values;
@@ -67,10 +68,9 @@ LoadCheck check_load(const ResolvedModel& model, const DoctorOptions& options, F
   findings.add(sources.findings);
   result.values = values_of(*plan, sources);
   result.ranks = rank_bytes(*plan, sources);
-  findings.collect([&] {
-    // Rank 0 has the largest parts.
-    require_room(*plan, 0, {.read_buffer = options.read_buffer, .host_ram = options.host_ram});
-  });
+  const LocalShardOptions load{.read_buffer = options.read_buffer, .host_ram = options.host_ram};
+  result.peak_bytes = predicted_load_bytes(*plan, 0, load);
+  findings.collect([&] { require_room(*plan, 0, load); });
   return result;
 }
 

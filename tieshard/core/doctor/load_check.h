@@ -19,6 +19,7 @@ namespace tieshard {
 struct LoadCheck {
   std::int64_t parameters = 0;         ///< elements, each storage once
   std::vector<RankBytes> ranks{};      ///< empty when it cannot be loaded
+  std::uint64_t peak_bytes = 0;        ///< that a load adds to the process of rank 0, which has the largest parts
   std::vector<CheckedTensor> values{}; ///< stored tensors that give a parameter its values, or scale them
 };
 
