@@ -178,7 +178,7 @@ TEST(ValueCheck, NamesWeightsThatAreZerosAloneAndNoBiases) {
 TEST(ValueCheck, AHoleIsZerosThatNobodyWrote) {
   CheckpointFixture model;
   model.write({counting("a.weight", {4}), testing::zeros("z.weight", DType::kF32, {1 << 20})});
-  const std::string file = model.path() + "/model.safetensors";
+  const std::string file = (std::filesystem::path(model.path()) / "model.safetensors").string();
   const std::uint64_t size = std::filesystem::file_size(file);
   std::filesystem::resize_file(file, size - (std::uint64_t{3} << 20)); // the tail is written anew, as a hole
   std::filesystem::resize_file(file, size);

@@ -99,8 +99,10 @@ Verdict DoctorReport::verdict() const {
 }
 
 bool DoctorReport::unreadable() const {
-  return std::ranges::any_of(findings, [](const Diagnostic& finding) {
-    return finding.level == Level::kError && (finding.code == Code::kFileUnreadable || finding.code == Code::kIoFailed);
+  std::error_code ignored;
+  return std::ranges::any_of(findings, [&](const Diagnostic& finding) {
+    return finding.level == Level::kError && finding.code == Code::kFileUnreadable &&
+           !std::filesystem::is_directory(finding.where, ignored); // that has the name of a file: it is no file
   });
 }
 
