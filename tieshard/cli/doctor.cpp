@@ -79,7 +79,7 @@ int run_doctor(const DoctorVerbOptions& options, const Console& console) {
 void add_doctor(CLI::App& app, Verb& chosen) {
   const auto options = std::make_shared<DoctorVerbOptions>();
   CLI::App* verb = app.add_subcommand("doctor", "Say whether a checkpoint would load, and all that is odd about it");
-  verb->add_option("DIR", options->directory, "Checkpoint directory: config.json and safetensors files")->required();
+  verb->add_option("DIR", options->directory, "Checkpoint directory (config.json and safetensors files), or one weights file")->required();
   add_ranks(*verb, options->ranks);
   verb->get_option("--ranks")->required(false)->capture_default_str();
   add_shard_flags(*verb, options->shard);

@@ -224,7 +224,7 @@ int run_inspect(const InspectOptions& options, const Console& console) {
 void add_inspect(CLI::App& app, Verb& chosen) {
   const auto options = std::make_shared<InspectOptions>();
   CLI::App* verb = app.add_subcommand("inspect", "Show what a checkpoint is and holds; one tensor with --tensor");
-  verb->add_option("DIR", options->directory, "Checkpoint directory: config.json and safetensors files")->required();
+  verb->add_option("DIR", options->directory, "Checkpoint directory (config.json and safetensors files), or one weights file")->required();
   CLI::Option* tensor =
       verb->add_option("--tensor", options->tensor, "Show this tensor and its first values")->type_name("NAME");
   verb->add_option("--first", options->first, "Number of values to show, 0 or more (default 8)")

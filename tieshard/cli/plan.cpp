@@ -97,7 +97,7 @@ void add_step_flags(CLI::App& verb, PlanOptions& options) {
 void add_plan(CLI::App& app, Verb& chosen) {
   const auto options = std::make_shared<PlanOptions>();
   CLI::App* verb = app.add_subcommand("plan", "Show what each rank will hold and read");
-  verb->add_option("DIR", options->directory, "Checkpoint directory: config.json and safetensors files")->required();
+  verb->add_option("DIR", options->directory, "Checkpoint directory (config.json and safetensors files), or one weights file")->required();
   verb->add_option("--ranks", options->ranks, "Ranks that share one copy of the model")
       ->type_name("N")
       ->required()

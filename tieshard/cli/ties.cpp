@@ -117,7 +117,7 @@ int run_ties(const TiesOptions& options, const Console& console) {
 void add_ties(CLI::App& app, Verb& chosen) {
   const auto options = std::make_shared<TiesOptions>();
   CLI::App* verb = app.add_subcommand("ties", "Show which names are one weight, and why");
-  verb->add_option("DIR", options->directory, "Checkpoint directory: config.json and safetensors files")->required();
+  verb->add_option("DIR", options->directory, "Checkpoint directory (config.json and safetensors files), or one weights file")->required();
   add_open_flags(*verb, options->open);
   verb->add_flag("--json", options->json, "Print JSON: groups (canonical, aliases with evidence) and findings");
   verb->footer(

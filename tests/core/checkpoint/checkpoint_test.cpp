@@ -97,8 +97,34 @@ TEST_F(CheckpointDir, PassesTheHeaderLimitOn) {
 
 TEST_F(CheckpointDir, NamesADirectoryThatIsNotThere) {
   expect_refusal<InputError>(Code::kDirectoryNotFound, {"absent"}, [this] { Checkpoint::open(dir / "absent"); });
-  expect_refusal<InputError>(
-      Code::kDirectoryNotFound, {"got a file"}, [this] { Checkpoint::open(dir / "config.json"); });
+}
+
+TEST_F(CheckpointDir, AShardByItselfHasNeitherConfigNorIndex) {
+  write_shards();
+  const Checkpoint checkpoint = Checkpoint::open(dir / kSecondShard);
+  EXPECT_EQ(checkpoint.files().size(), 1U);
+  ASSERT_EQ(checkpoint.tensors().size(), 2U);
+  EXPECT_EQ(bytes_of(checkpoint, "v"), "VVV");
+  EXPECT_EQ(checkpoint.config().model_type(), "");
+  EXPECT_EQ(checkpoint.directory(), dir.path());
+  ASSERT_EQ(checkpoint.findings().size(), 1U);
+  EXPECT_EQ(checkpoint.findings()[0].code, Code::kConfigMissing);
+  EXPECT_EQ(checkpoint.findings()[0].level, Level::kNote);
+  EXPECT_NE(checkpoint.findings()[0].why.find("is of all files together"), std::string::npos);
+}
+
+TEST_F(CheckpointDir, TheOneWeightsFileIsItsDirectory) {
+  dir.write(kSingleFile, u8_file({{"v", "VVV"}}));
+  const Checkpoint checkpoint = Checkpoint::open(dir / kSingleFile);
+  EXPECT_EQ(checkpoint.config().model_type(), "llama");
+  EXPECT_EQ(checkpoint.directory(), dir.path());
+  EXPECT_TRUE(checkpoint.findings().empty());
+  fs::remove(dir / "config.json");
+  EXPECT_NE(Checkpoint::open(dir / kSingleFile).findings().at(0).why.find("no config.json"), std::string::npos);
+}
+
+TEST_F(CheckpointDir, AFileThatIsNoWeightsFileIsRefusedAsOne) {
+  expect_refusal<InputError>(Code::kNotSafetensors, {"config.json"}, [this] { Checkpoint::open(dir / "config.json"); });
 }
 
 TEST_F(CheckpointDir, SaysWhyADirectoryCannotBeAskedAbout) {

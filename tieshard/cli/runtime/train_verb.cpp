@@ -146,6 +146,9 @@ std::optional<AdapterOptions> adapter_options(const TrainFlags& flags) {
 
 TrainConfig checked(const TrainFlags& flags) {
   TrainConfig config = flags.config;
+  if (config.model.filename() == kSingleWeights) { // the file of a directory, whose small files an export needs
+    config.model = config.model.has_parent_path() ? config.model.parent_path() : std::filesystem::path(".");
+  }
   const std::int64_t shards = shards_of_each_replica(flags.ranks);
   for (const auto& [flag, text] :
        {std::pair{"--param-dtype", flags.param_dtype}, {"--compute-dtype", flags.compute_dtype}}) {

@@ -43,7 +43,33 @@ HfConfig read_config(const fs::path& directory) {
 
 } // namespace
 
+Checkpoint Checkpoint::open_file(const fs::path& file, const SafetensorsLimits& limits) {
+  const fs::path directory = file.has_parent_path() ? file.parent_path() : fs::path(".");
+  if (file.filename() == kSingleWeights && is_there(directory / kConfig)) {
+    return open(directory, limits);
+  }
+  Checkpoint checkpoint;
+  checkpoint.directory_ = directory;
+  checkpoint.config_ = HfConfig::parse("{}", kConfig);
+  StoredWeights weights = open_weights_file(file, limits);
+  checkpoint.files_ = std::move(weights.files);
+  checkpoint.tensors_ = std::move(weights.tensors);
+  checkpoint.findings_.push_back(
+      {.level = Level::kNote,
+       .code = Code::kConfigMissing,
+       .what = "a weights file is looked at by itself",
+       .where = file.string(),
+       .why = is_there(directory / kConfig) ? "the config.json beside it is of all files together, and is not asked"
+                                            : "no config.json lies beside it",
+       .fix = "give the directory of the model to have its names, shapes and ties checked"});
+  return checkpoint;
+}
+
 Checkpoint Checkpoint::open(const fs::path& directory, const SafetensorsLimits& limits) {
+  std::error_code ignored; // what cannot be asked about is refused below
+  if (fs::is_regular_file(directory, ignored)) {
+    return open_file(directory, limits);
+  }
   require_directory(directory);
   Checkpoint checkpoint;
   checkpoint.directory_ = directory;

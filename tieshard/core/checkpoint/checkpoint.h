@@ -26,6 +26,9 @@ class Checkpoint {
   ///
   /// A single file wins over an index beside it, as in transformers, unless the index names that file (warning
   /// stale-index, which says whether the other shards are there too).
+  ///
+  /// A path of a regular file is that file: model.safetensors beside a config.json is the directory; any other is taken
+  /// by itself, without config and index, with the note config-missing.
   /// @throws InputError directory-not-found, config-missing, no-weights (names what is there instead, with the
   ///         command that converts pickled weights), peft-adapter (an adapter alone), index-malformed,
   ///         path-escape, shard-missing, tensor-not-in-shard, tensor-not-in-index, and everything that HfConfig::parse
@@ -62,6 +65,7 @@ class Checkpoint {
 
  private:
   Checkpoint() = default;
+  static Checkpoint open_file(const std::filesystem::path& file, const SafetensorsLimits& limits);
 
   std::filesystem::path directory_;
   HfConfig config_;

@@ -80,6 +80,14 @@ void require_directory(const fs::path& directory) {
                     .fix = "pass the directory that holds config.json and the weights"});
 }
 
+StoredWeights open_weights_file(const fs::path& file, const SafetensorsLimits& limits) {
+  StoredWeights weights;
+  weights.files.push_back(SafetensorsFile::open(file, limits));
+  append_tensors(weights.files.front(), 0, weights.tensors);
+  std::ranges::sort(weights.tensors, {}, &StoredTensor::name);
+  return weights;
+}
+
 StoredWeights open_stored_weights(const fs::path& directory, const SafetensorsLimits& limits) {
   const bool has_single = is_there(directory / kSingleWeights);
   const bool has_index = is_there(directory / kWeightsIndex);
@@ -101,8 +109,7 @@ StoredWeights open_stored_weights(const fs::path& directory, const SafetensorsLi
       });
     }
   } else {
-    weights.files.push_back(SafetensorsFile::open(directory / kSingleWeights, limits));
-    append_tensors(weights.files.front(), 0, weights.tensors);
+    weights = open_weights_file(directory / kSingleWeights, limits);
     if (stale) {
       weights.findings.push_back(*std::move(stale));
     }

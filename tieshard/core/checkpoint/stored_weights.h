@@ -49,4 +49,7 @@ void require_directory(const std::filesystem::path& directory);
 ///         SafetensorsFile::open throws
 StoredWeights open_stored_weights(const std::filesystem::path& directory, const SafetensorsLimits& limits);
 
+/// Opens one weights file by itself, whatever lies beside it. @throws InputError what SafetensorsFile::open throws
+StoredWeights open_weights_file(const std::filesystem::path& file, const SafetensorsLimits& limits);
+
 } // namespace tieshard
