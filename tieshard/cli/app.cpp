@@ -4,11 +4,14 @@
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
 
+#include "tieshard/cli/completion.h"
 #include "tieshard/cli/demo.h"
+#include "tieshard/cli/diff.h"
 #include "tieshard/cli/doctor.h"
 #include "tieshard/cli/export_checkpoint.h"
 #include "tieshard/cli/inspect.h"
 #include "tieshard/cli/load.h"
+#include "tieshard/cli/man_page.h"
 #include "tieshard/cli/merge_adapter.h"
 #include "tieshard/cli/plan.h"
 #include "tieshard/cli/report.h"
@@ -27,6 +30,8 @@ constexpr const char* kExamples =
     "  tieshard ties smollm2/                     which names are one weight, and why\n"
     "  tieshard plan smollm2/ --ranks 8           what each rank will hold and read\n"
     "  tieshard doctor smollm2/ --ranks 8         would it load, and what is odd about it\n"
+    "  tieshard check runs/a/export --expect tied an answer for CI, in one line\n"
+    "  tieshard diff smollm2/ runs/a/export       in what two checkpoints differ\n"
     "  tieshard load smollm2/ --ranks 2           load it and give account of every element\n"
     "  tieshard train --model smollm2/ --data tokens.bin --out runs/a --ranks 2 --steps 200\n"
     "  tieshard eval --model runs/a/export --data valid.bin      loss and perplexity\n"
@@ -37,7 +42,7 @@ constexpr const char* kExamples =
     "  tieshard merge dcp-save/ model/            sharded files of torch.distributed.checkpoint put together\n"
     "  tieshard demo                              the whole walk on a tiny model, under a minute\n"
     "\n"
-    "Exit status: 0 success, 1 the answer is no (demo), 2 a file or flag is wrong, 3 a call is wrong,\n"
+    "Exit status: 0 success, 1 the answer is no (check, diff, demo), 2 a file or flag is wrong, 3 a call is wrong,\n"
     "4 the disk, the network or another rank failed, 70 a bug in tieshard.";
 
 // `tieshard help [VERB]` is `tieshard [VERB] --help` for those who type it that way.
@@ -96,6 +101,8 @@ int run_tieshard(int argc, const char* const* argv, const Console& console) {
   add_ties(app, chosen);
   add_plan(app, chosen);
   add_doctor(app, chosen);
+  add_check(app, chosen);
+  add_diff(app, chosen);
   add_load(app, chosen);
   add_merge_adapter(app, chosen);
   add_reshard(app, chosen);
@@ -103,6 +110,8 @@ int run_tieshard(int argc, const char* const* argv, const Console& console) {
   add_merge(app, chosen);
   list_runtime_verbs(app);
   add_demo(app, chosen);
+  add_completion(app, chosen);
+  add_man(app, chosen);
   add_help(app, chosen);
   return run_command_line(app, argc, argv, chosen, console);
 }

@@ -19,6 +19,10 @@ constexpr std::uint64_t kLeastMemory = 1 << 20;
 
 void add_memory_and_threads(CLI::App& verb, std::string& memory, int& threads) {
   verb.add_option("--memory", memory, "The most that buffers take (default 128MiB, at least 1MiB)")->type_name("SIZE");
+  add_threads(verb, threads);
+}
+
+void add_threads(CLI::App& verb, int& threads) {
   verb.add_option("--threads", threads, "Threads that read, hash and write (default: the processors, at most 8)")
       ->type_name("N")
       ->check(whole_number(1, 1024).description("from 1 to 1024"));

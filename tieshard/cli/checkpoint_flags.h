@@ -2,7 +2,7 @@
 //
 // What the verbs that stream whole checkpoints share: --memory, --threads, and a bar whose total is known later.
 //
-// Flow: reshard, export, merge -> [this] -> progress
+// Flow: reshard, export, merge, doctor, diff -> [this] -> progress
 
 #pragma once
 
@@ -24,6 +24,8 @@ namespace tieshard::cli {
 
 /// Adds --memory SIZE and --threads N.
 void add_memory_and_threads(CLI::App& verb, std::string& memory, int& threads);
+
+void add_threads(CLI::App& verb, int& threads);
 
 /// @throws InputError bad-flag (no size, or below 1 MiB)
 std::uint64_t memory_flag(const std::string& text, std::uint64_t otherwise);

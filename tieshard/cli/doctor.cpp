@@ -1,22 +1,16 @@
 #include "tieshard/cli/doctor.h"
 
-#include <algorithm>
 #include <optional>
-#include <thread>
 
 #include <CLI/App.hpp>
 
+#include "tieshard/cli/checkpoint_flags.h"
 #include "tieshard/cli/doctor_text.h"
 #include "tieshard/cli/flags.h"
 #include "tieshard/cli/ladder.h"
 
 namespace tieshard::cli {
 namespace {
-
-int thread_count(int asked) {
-  constexpr unsigned kMost = 8;
-  return asked > 0 ? asked : static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 1U, kMost));
-}
 
 DoctorOptions doctor_options(const DoctorVerbOptions& flags) {
   const LocalShardOptions load = flags.load.options();
@@ -30,7 +24,7 @@ DoctorOptions doctor_options(const DoctorVerbOptions& flags) {
           .host_ram = load.host_ram,
           .check_values = load.check_values,
           .deep = flags.deep,
-          .threads = thread_count(flags.threads)};
+          .threads = threads_flag(flags.threads)};
 }
 
 int status_of(const DoctorReport& report, const DoctorVerbOptions& options) {
@@ -79,7 +73,9 @@ int run_doctor(const DoctorVerbOptions& options, const Console& console) {
 void add_doctor(CLI::App& app, Verb& chosen) {
   const auto options = std::make_shared<DoctorVerbOptions>();
   CLI::App* verb = app.add_subcommand("doctor", "Say whether a checkpoint would load, and all that is odd about it");
-  verb->add_option("DIR", options->directory, "Checkpoint directory (config.json and safetensors files), or one weights file")->required();
+  verb->add_option(
+          "DIR", options->directory, "Checkpoint directory (config.json and safetensors files), or one weights file")
+      ->required();
   add_ranks(*verb, options->ranks);
   verb->get_option("--ranks")->required(false)->capture_default_str();
   add_shard_flags(*verb, options->shard);
@@ -93,9 +89,7 @@ void add_doctor(CLI::App& app, Verb& chosen) {
           "What makes the exit status 2: error (default), or a warning too")
       ->type_name("error|warning")
       ->check(one_of({"error", "warning"}));
-  verb->add_option("--threads", options->threads, "Threads that read values (default: one a processor, at most 8)")
-      ->type_name("N")
-      ->check(whole_number(1, 1024).description("from 1 to 1024"));
+  add_threads(*verb, options->threads);
   verb->add_flag(
       "--try",
       options->climb,

@@ -23,7 +23,7 @@ namespace tieshard::cli {
 using Verb = std::function<int(const Console&)>;
 
 inline constexpr int kExitSuccess = 0;
-inline constexpr int kExitAnswerIsNo = 1; ///< the demo, and later check and diff, when the answer is no
+inline constexpr int kExitAnswerIsNo = 1; ///< of check, diff and the demo
 inline constexpr int kExitInput = 2;
 inline constexpr int kExitUsage = 3;
 inline constexpr int kExitPeer = 4;

@@ -1,0 +1,210 @@
+#include "tieshard/cli/diff.h"
+
+#include <cstdio>
+#include <memory>
+#include <optional>
+
+#include <CLI/App.hpp>
+
+#include "tieshard/cli/checkpoint_flags.h"
+#include "tieshard/cli/flags.h"
+#include "tieshard/cli/json_output.h"
+#include "tieshard/cli/table.h"
+#include "tieshard/core/base/units.h"
+#include "tieshard/core/doctor/checkpoint_diff.h"
+
+namespace tieshard::cli {
+namespace {
+
+std::string number(double value) {
+  char text[32];
+  std::snprintf(text, sizeof(text), "%.6g", value);
+  return text;
+}
+
+/// "first at 37, 2 differ, by 0.5 at most".
+std::string values_text(const NameDifference& difference) {
+  if (difference.same_values) {
+    return "the same values";
+  }
+  if (!difference.elements) {
+    return "";
+  }
+  const TensorDifference& elements = *difference.elements;
+  return concat(format_count(static_cast<std::int64_t>(elements.count)),
+                elements.count == 1 ? " value differs, at " : " values differ, first at ",
+                elements.first,
+                elements.largest ? concat(", by ", number(*elements.largest), " at most") : "");
+}
+
+void print_diff(const CheckpointDiff& diff, const Stream& out) {
+  Table table({left(), left(), left(), left()});
+  for (const NameDifference& one : diff.differences) {
+    table.add(
+        {format_name(one.name), one.first, one.first == one.second ? "" : concat("-> ", one.second), values_text(one)});
+  }
+  table.print(out, 2);
+  if (!diff.tied.empty()) {
+    out.text << "  tied on one side and stored on the other, compared with the tied weight: " << format_names(diff.tied)
+             << "\n";
+  }
+  out.text << (diff.same() ? out.paint(Tone::kGood, "same") : out.paint(Tone::kError, "different")) << ": "
+           << diff.equal << " of " << counted(diff.tensors, "tensor") << " equal, " << format_bytes(diff.bytes)
+           << " of values compared\n";
+}
+
+OrderedJson document(const CheckpointDiff& diff) {
+  OrderedJson differences = OrderedJson::array();
+  for (const NameDifference& one : diff.differences) {
+    const std::optional<TensorDifference>& elements = one.elements;
+    differences.push_back(
+        {{"name", one.name},
+         {"first", one.first},
+         {"second", one.second},
+         {"same_values", one.same_values},
+         {"first_index", elements ? OrderedJson(elements->first) : OrderedJson()},
+         {"values_differ", elements ? OrderedJson(elements->count) : OrderedJson()},
+         {"largest", elements && elements->largest ? OrderedJson(*elements->largest) : OrderedJson()}});
+  }
+  return {{"same", diff.same()},
+          {"tensors", diff.tensors},
+          {"equal", diff.equal},
+          {"compared_bytes", diff.bytes},
+          {"differences", differences},
+          {"tied_on_one_side", diff.tied}};
+}
+
+/// An answer of `check`, and why.
+struct Answer {
+  bool yes = true;
+  std::string text{};
+};
+
+Answer ties_as_expected(const ResolvedModel& model, const std::string& expect) {
+  const auto& groups = model.ties.groups();
+  const bool tied = !groups.empty();
+  std::string text = tied ? concat("tied (", groups.front().aliases.front().name, " = ", groups.front().canonical, ")")
+                          : std::string("untied");
+  for (const Diagnostic& finding : model.ties.findings()) {
+    if (finding.level == Level::kWarning && !tied) {
+      text += concat(" (", id(finding.code), ": ", finding.why, ")");
+      break;
+    }
+  }
+  return {.yes = tied == (expect == "tied"), .text = std::move(text)};
+}
+
+Answer same_as(const ResolvedModel& model, const CheckVerbOptions& options) {
+  const ResolvedModel other = resolve_model(options.same_as, options.open.options());
+  const CheckpointDiff diff = compare_checkpoints(model, other, {.threads = threads_flag(options.threads)});
+  if (diff.same()) {
+    return {.yes = true, .text = concat("same ", counted(diff.tensors, "tensor"), " as ", options.same_as)};
+  }
+  const NameDifference& first = diff.differences.front();
+  const std::string values = values_text(first);
+  return {.yes = false,
+          .text = concat(diff.differences.size(),
+                         diff.differences.size() == 1 ? " difference from " : " differences from ",
+                         options.same_as,
+                         ": ",
+                         format_name(first.name),
+                         " ",
+                         first.first == first.second ? first.first : concat(first.first, " -> ", first.second),
+                         values.empty() ? "" : concat(", ", values))};
+}
+
+} // namespace
+
+int run_diff(const DiffVerbOptions& options, const Console& console) {
+  const ResolvedModel first = resolve_model(options.first, options.open.options());
+  const ResolvedModel second = resolve_model(options.second, options.open.options());
+  const CheckpointDiff diff =
+      compare_checkpoints(first, second, {.values = !options.no_values, .threads = threads_flag(options.threads)});
+  if (options.json) {
+    print_json(console.out, document(diff));
+  } else {
+    print_diff(diff, console.out);
+  }
+  return diff.same() ? kExitSuccess : kExitAnswerIsNo;
+}
+
+int run_check(const CheckVerbOptions& options, const Console& console) {
+  if (options.expect.empty() && options.same_as.empty()) {
+    throw InputError({.code = Code::kBadFlag,
+                      .what = "a check asks for nothing",
+                      .where = "tieshard check",
+                      .why = "expected --expect, --same-as or both, got neither",
+                      .fix = "say what has to hold; tieshard doctor checks that a checkpoint loads"});
+  }
+  const ResolvedModel model = resolve_model(options.directory, options.open.options());
+  std::vector<Answer> answers;
+  if (!options.expect.empty()) {
+    answers.push_back(ties_as_expected(model, options.expect));
+  }
+  if (!options.same_as.empty()) {
+    answers.push_back(same_as(model, options));
+  }
+  Answer all;
+  for (const Answer& answer : answers) {
+    all.yes = all.yes && answer.yes;
+    all.text += concat(all.text.empty() ? "" : "; ", answer.text);
+  }
+  const std::string expected =
+      options.expect.empty() || answers.front().yes ? "" : concat(" (expected ", options.expect, ")");
+  if (options.json) {
+    print_json(console.out, {{"ok", all.yes}, {"said", all.text + expected}});
+  } else {
+    console.out.text << (all.yes ? console.out.paint(Tone::kGood, "ok") : console.out.paint(Tone::kError, "no")) << ": "
+                     << options.directory << ": " << all.text << expected << "\n";
+  }
+  return all.yes ? kExitSuccess : kExitAnswerIsNo;
+}
+
+void add_diff(CLI::App& app, Verb& chosen) {
+  const auto options = std::make_shared<DiffVerbOptions>();
+  CLI::App* verb = app.add_subcommand("diff", "Show in what two checkpoints differ: names, shapes, dtypes, values");
+  verb->add_option("A", options->first, "Checkpoint directory, or one weights file")->required();
+  verb->add_option("B", options->second, "The same of another")->required();
+  verb->add_flag("--no-values", options->no_values, "Compare headers alone");
+  add_threads(*verb, options->threads);
+  add_open_flags(*verb, options->open);
+  verb->add_flag(
+      "--json", options->json, "Print JSON: same, differences with first index, count and largest difference");
+  verb->footer(
+      "Examples:\n"
+      "  tieshard diff smollm2/ runs/a/export\n"
+      "  tieshard diff base.safetensors tuned.safetensors --json | jq '.differences[].name'\n"
+      "\n"
+      "Order, files and a tied weight that is stored under each of its names are no difference. Values of one dtype "
+      "are\n"
+      "compared bit by bit, of two by value; an index counts the elements of a tensor in row-major order.\n"
+      "Exit status: 0 the same, 1 different.");
+  verb->callback(
+      [options, &chosen] { chosen = [options](const Console& console) { return run_diff(*options, console); }; });
+}
+
+void add_check(CLI::App& app, Verb& chosen) {
+  const auto options = std::make_shared<CheckVerbOptions>();
+  CLI::App* verb = app.add_subcommand("check", "Answer yes or no for CI: is it tied, is it the same");
+  verb->add_option("DIR", options->directory, "Checkpoint directory, or one weights file")->required();
+  verb->add_option("--expect", options->expect, "Whether names share a weight")
+      ->type_name("tied|untied")
+      ->check(one_of({"tied", "untied"}));
+  verb->add_option("--same-as", options->same_as, "Checkpoint whose names, shapes, dtypes and values it has to have")
+      ->type_name("DIR")
+      ->check(any_text("a directory"));
+  add_threads(*verb, options->threads);
+  add_open_flags(*verb, options->open);
+  verb->add_flag("--json", options->json, "Print JSON: ok, said");
+  verb->footer(
+      "Examples:\n"
+      "  tieshard check runs/a/export --expect tied\n"
+      "  tieshard check model/ --expect untied --same-as reference/\n"
+      "\n"
+      "Exit status: 0 yes, 1 no, 2 a file or flag is wrong, 4 it cannot be read. docs/ci.md has a job for GitHub "
+      "Actions.");
+  verb->callback(
+      [options, &chosen] { chosen = [options](const Console& console) { return run_check(*options, console); }; });
+}
+
+} // namespace tieshard::cli
