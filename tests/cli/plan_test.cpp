@@ -1,5 +1,7 @@
 #include "tieshard/cli/plan.h"
 
+#include <sstream>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -104,6 +106,60 @@ TEST_F(PlanVerb, CountsWhatAStepExchanges) {
   const auto one = plan({"--ranks", "1", "--json"}).json()["step"];
   EXPECT_EQ(one["all_gather_bytes"], 0);
   EXPECT_EQ(one["reduce_scatter_bytes"], 0);
+}
+
+TEST_F(PlanVerb, SaysHowLongTheExchangeTakesAtABandwidth) {
+  EXPECT_THAT(plan({"--ranks", "2", "--bandwidth", "1kB/s"}).out, HasSubstr("1.12 s together at 1000 B/s"));
+  const auto step = plan({"--ranks", "2", "--bandwidth", "1kB", "--json"}).json()["step"];
+  EXPECT_DOUBLE_EQ(step["seconds"].get<double>(), 4 * (14 + 2 * 84 + 14 + 84) / 1000.0);
+  EXPECT_TRUE(plan({"--ranks", "2", "--json"}).json()["step"]["seconds"].is_null());
+  EXPECT_EQ(plan({"--ranks", "2", "--replicas", "2", "--json"}).json()["step"]["all_reduce_bytes"], 4 * 98);
+  EXPECT_EQ(plan({"--ranks", "2", "--bandwidth", "0"}).status, 2);
+  EXPECT_EQ(plan({"--ranks", "2", "--bandwidth", "fast"}).status, 2);
+}
+
+TEST_F(PlanVerb, SaysWhetherItFitsAndWhatWould) {
+  EXPECT_THAT(plan({"--ranks", "2", "--device-memory", "1GiB"}).out, HasSubstr("\nfits: "));
+  const Answer no = plan({"--ranks", "2", "--device-memory", "100MiB"});
+  EXPECT_EQ(no.status, 0);
+  EXPECT_THAT(no.out, HasSubstr("does not fit: "));
+  EXPECT_THAT(no.out, HasSubstr(" too much\n"));
+  EXPECT_THAT(no.out, HasSubstr("use a smaller --batch or --seq"));
+  const auto fit = plan({"--ranks", "2", "--device-memory", "1GiB", "--json"}).json()["fit"];
+  EXPECT_EQ(fit["fits"], true);
+  EXPECT_EQ(fit["device_bytes"], 1 << 30);
+  // Half of the activations is what the smallest change saves.
+  const std::vector<std::string> large{"--ranks", "2", "--batch", "512", "--seq", "4096"};
+  auto flags = large;
+  flags.insert(flags.end(), {"--json"});
+  const auto peak = plan(flags).json()["training"]["peak_bytes"].get<std::uint64_t>();
+  flags = large;
+  flags.insert(flags.end(), {"--device-memory", std::to_string(peak - 1)});
+  EXPECT_THAT(plan(flags).out, HasSubstr("fits with  --shard-dim last --param-dtype float32 --compute-dtype bfloat16"));
+}
+
+TEST_F(PlanVerb, ComparesTheChoicesWithFlagsToCopy) {
+  const Answer answer = plan({"--ranks", "2", "--compare", "--bandwidth", "1GB/s", "--device-memory", "1GiB"});
+  EXPECT_THAT(answer.out,
+              HasSubstr("--shard-dim first --param-dtype bfloat16 --compute-dtype bfloat16 "
+                        "--reshard-after-forward false\n"));
+  EXPECT_THAT(answer.out, HasSubstr(", fits"));
+  const auto choices = plan({"--ranks", "2", "--compare", "--json"}).json()["choices"];
+  ASSERT_EQ(choices.size(), 12U);
+  EXPECT_TRUE(choices[0]["fits"].is_null());
+  EXPECT_TRUE(choices[0]["seconds"].is_null());
+  EXPECT_EQ(choices[0]["state_bytes"], 98 * 16);
+  // A choice that is none of the twelve has a row of its own, the first.
+  const auto other = plan({"--ranks", "2", "--param-dtype", "float64", "--compare", "--json"}).json()["choices"];
+  ASSERT_EQ(other.size(), 13U);
+  EXPECT_EQ(other[0]["param_dtype"], "F64");
+  // The flags of a row make the plan of that row.
+  std::istringstream words(choices[5]["flags"].get<std::string>());
+  std::vector<std::string> copied{"--ranks", "2", "--json"};
+  for (std::string word; words >> word;) {
+    copied.push_back(word);
+  }
+  EXPECT_EQ(plan(copied).json()["training"]["peak_bytes"], choices[5]["peak_bytes"]);
 }
 
 TEST_F(PlanVerb, CountsWhatEachHostReads) {

@@ -7,6 +7,7 @@
 #include "tieshard/cli/flags.h"
 #include "tieshard/cli/memory_text.h"
 #include "tieshard/cli/model_view.h"
+#include "tieshard/cli/plan_compare.h"
 #include "tieshard/cli/plan_summary.h"
 #include "tieshard/cli/plan_text.h"
 #include "tieshard/core/families/activation_sizes.h"
@@ -36,9 +37,106 @@ TrainingPrediction predict(const ResolvedModel& view, const ShardPlan& plan, con
   return {.memory = predict_training_memory(plan, *sizes, step), .with_activations = all.has_value()};
 }
 
+/// "25GB/s" or "25GB". @throws InputError bad-flag
+std::uint64_t bandwidth_flag(const std::string& text) {
+  if (text.empty()) {
+    return 0;
+  }
+  const std::uint64_t bytes = size_flag("--bandwidth", text.ends_with("/s") ? text.substr(0, text.size() - 2) : text);
+  if (bytes == 0) {
+    throw InputError({.code = Code::kBadFlag,
+                      .what = "a command line flag has a value that cannot be used",
+                      .where = "--bandwidth",
+                      .why = concat("expected more than 0 bytes a second, got ", text),
+                      .fix = "write --bandwidth 25GB/s"});
+  }
+  return bytes;
+}
+
+PlanLimits limits_of(const PlanOptions& options) {
+  return {.device_bytes = options.device_memory.empty() ? 0 : size_flag("--device-memory", options.device_memory),
+          .bandwidth = bandwidth_flag(options.bandwidth)};
+}
+
+/// The choice that the flags make, and the model that it is made for; both of `view` and `step`.
+struct Asked {
+  PlanChoice choice{};
+  ChoiceModel model{};
+};
+
+Asked asked_of(const ResolvedModel& view, const TrainingStep& step, DType dtype, const PlanOptions& options) {
+  return {.choice = {.policy = options.shard.policy(),
+                     .param_dtype = dtype,
+                     .compute_dtype = step.compute_dtype,
+                     .reshard_after_forward = step.reshard_after_forward},
+          .model = {.table = &view.table,
+                    .ties = &view.ties,
+                    .ranks = options.ranks,
+                    .plan = {.dims = declared_dims(options.shard.dims), .units = view.units()},
+                    .sizes = activation_sizes(view.checkpoint.config()),
+                    .step = step,
+                    .replicas = options.replicas}};
+}
+
+std::vector<ChoiceCost> costs_of(const Asked& asked) {
+  std::vector<ChoiceCost> costs;
+  bool among_them = false;
+  for (const PlanChoice& choice : all_choices()) {
+    costs.push_back(cost_of(asked.model, choice));
+    among_them = among_them || choice == asked.choice;
+  }
+  if (!among_them) {
+    costs.insert(costs.begin(), cost_of(asked.model, asked.choice));
+  }
+  return costs;
+}
+
+/// Everything that run_plan shows.
+struct Shown {
+  const ResolvedModel& view;
+  const ShardPlan& plan;
+  const PlanSummary& summary;
+  const TrainingStep& step;
+  const TrainingPrediction& prediction;
+  const Asked& asked;
+  const PlanLimits& limits;
+};
+
+OrderedJson document_of(const Shown& shown, const PlanOptions& options, const std::vector<Diagnostic>& findings) {
+  OrderedJson document =
+      plan_document(shown.view, shown.plan, shown.summary, options.shard.shard_dim, shown.limits.bandwidth, findings);
+  document["training"] = training_document(shown.view.checkpoint.config(), shown.step, shown.prediction);
+  if (shown.limits.device_bytes > 0) {
+    document["fit"] = to_json(fit_of(shown.asked.model, shown.asked.choice, shown.limits.device_bytes));
+  }
+  if (options.compare) {
+    document["choices"] = choices_document(costs_of(shown.asked), shown.limits);
+  }
+  return document;
+}
+
+void print(const Shown& shown, const PlanOptions& options, const Stream& out) {
+  print_plan(shown.view, shown.plan, shown.summary, options.shard.shard_dim, shown.limits.bandwidth, out);
+  out.text << "\n";
+  print_training_memory(shown.view.checkpoint.config(), shown.step, shown.prediction, out);
+  if (shown.limits.device_bytes > 0) {
+    print_fit(fit_of(shown.asked.model, shown.asked.choice, shown.limits.device_bytes), out);
+  }
+  if (options.compare) {
+    out.text << "\n";
+    print_choices(costs_of(shown.asked), shown.asked.choice, shown.limits, out);
+  }
+  if (options.all) {
+    out.text << "\n";
+    print_parameters(shown.plan, out);
+  }
+  out.text.flush();
+}
+
 } // namespace
 
 int run_plan(const PlanOptions& options, const Console& console) {
+  const PlanLimits limits = limits_of(options);
   const ResolvedModel view = resolve_model(options.directory, options.open.options());
   ParameterTable table = view.table;
   const DType dtype = dtype_flag("--param-dtype", options.param_dtype);
@@ -51,24 +149,20 @@ int run_plan(const PlanOptions& options, const Console& console) {
   const ShardPlan plan = build(view, table, options);
   require_room(plan, 0, options.load.options()); // rank 0 has the largest parts
   const std::int64_t ranks_per_host = options.ranks_per_host == 0 ? options.ranks : options.ranks_per_host;
-  const PlanSummary summary = summarize(view.checkpoint, plan, ranks_per_host, options.load.sources());
+  const TrafficOptions traffic{.compute_dtype = step.compute_dtype,
+                               .reshard_after_forward = step.reshard_after_forward,
+                               .replicas = options.replicas};
+  const PlanSummary summary = summarize(view.checkpoint, plan, ranks_per_host, traffic, options.load.sources());
   const TrainingPrediction prediction = predict(view, plan, step);
   std::vector<Diagnostic> findings = view.findings;
   findings.insert(findings.end(), summary.findings.begin(), summary.findings.end());
+  const Asked asked = asked_of(view, step, dtype, options);
+  const Shown shown{view, plan, summary, step, prediction, asked, limits};
   if (options.json) {
-    OrderedJson document = plan_document(view, plan, summary, options.shard.shard_dim, findings);
-    document["training"] = training_document(view.checkpoint.config(), step, prediction);
-    print_json(console.out, document);
+    print_json(console.out, document_of(shown, options, findings));
     return kExitSuccess;
   }
-  print_plan(view, plan, summary, options.shard.shard_dim, console.out);
-  console.out.text << "\n";
-  print_training_memory(view.checkpoint.config(), step, prediction, console.out);
-  if (options.all) {
-    console.out.text << "\n";
-    print_parameters(plan, console.out);
-  }
-  console.out.text.flush();
+  print(shown, options, console.out);
   print_findings(console.err, findings);
   return kExitSuccess;
 }
@@ -90,6 +184,15 @@ void add_step_flags(CLI::App& verb, PlanOptions& options) {
                   "Of a layer's whole parameters: true frees them, false keeps them for the backward")
       ->capture_default_str()
       ->check(one_of({"true", "false"}));
+  verb.add_option("--replicas", options.replicas, "Copies of the model (HSDP): their gradients are all_reduced")
+      ->capture_default_str()
+      ->check(whole_number(1, kMostRanks));
+  verb.add_option(
+          "--bandwidth", options.bandwidth, "What a rank can receive, as 25GB/s: the time of each step's exchange")
+      ->type_name("SIZE/s");
+  verb.add_option("--device-memory", options.device_memory, "Memory of a rank: does the peak fit, and what would")
+      ->type_name("SIZE");
+  verb.add_flag("--compare", options.compare, "Compare shard dims, precisions and what is kept after a forward");
 }
 
 } // namespace
@@ -97,7 +200,9 @@ void add_step_flags(CLI::App& verb, PlanOptions& options) {
 void add_plan(CLI::App& app, Verb& chosen) {
   const auto options = std::make_shared<PlanOptions>();
   CLI::App* verb = app.add_subcommand("plan", "Show what each rank will hold and read");
-  verb->add_option("DIR", options->directory, "Checkpoint directory (config.json and safetensors files), or one weights file")->required();
+  verb->add_option(
+          "DIR", options->directory, "Checkpoint directory (config.json and safetensors files), or one weights file")
+      ->required();
   verb->add_option("--ranks", options->ranks, "Ranks that share one copy of the model")
       ->type_name("N")
       ->required()
@@ -124,6 +229,7 @@ void add_plan(CLI::App& app, Verb& chosen) {
       "  tieshard plan smollm2/ --ranks 64 --ranks-per-host 8\n"
       "  tieshard plan smollm2/ --ranks 3 --shard-dim first --param-dtype bfloat16\n"
       "  tieshard plan smollm2/ --ranks 8 --seq 2048 --batch 4 --compute-dtype bfloat16\n"
+      "  tieshard plan smollm2/ --ranks 8 --compare --bandwidth 25GB/s --device-memory 24GiB\n"
       "  tieshard plan smollm2/ --ranks 2 --dim model.norm.weight=0 --json");
   verb->callback(
       [options, &chosen] { chosen = [options](const Console& console) { return run_plan(*options, console); }; });

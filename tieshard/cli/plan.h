@@ -24,6 +24,10 @@ struct PlanOptions {
   TrainingStep step{};                 ///< its compute dtype comes from the next line
   std::string compute_dtype{};         ///< empty: param_dtype
   std::string reshard_after_forward = "true";
+  std::int64_t replicas = 1;   ///< copies of the model (HSDP)
+  std::string bandwidth{};     ///< a size, of a second; empty: no times
+  std::string device_memory{}; ///< a size; empty: nothing to fit into
+  bool compare = false;        ///< every choice of shard dim, precision and resharding
   OpenFlags open{};
   ShardFlags shard{};
   LoadFlags load{};

@@ -13,6 +13,7 @@
 #include "tieshard/core/checkpoint/checkpoint.h"
 #include "tieshard/core/plan/rank_bytes.h"
 #include "tieshard/core/plan/shard_plan.h"
+#include "tieshard/core/plan/step_traffic.h"
 
 namespace tieshard::cli {
 
@@ -27,14 +28,6 @@ inline std::uint64_t training_bytes(const RankBytes& rank) {
   return 2 * rank.memory_bytes + adamw_bytes(rank);
 }
 
-/// What the ranks exchange in one training step, as bytes that each rank receives, in the parameter dtype. Parts are
-/// sent in the size of the largest; the root unit is gathered once, the others for the forward and for the backward.
-struct StepTraffic {
-  std::uint64_t all_gather_bytes = 0;
-  std::uint64_t reduce_scatter_bytes = 0;
-  std::uint64_t in_flight_bytes = 0; ///< whole parameters held at a time: the root unit and the largest other one
-};
-
 /// The lists are indices into ShardPlan::parameters(). A parameter is in at most one of the lists.
 struct PlanSummary {
   std::vector<RankBytes> ranks;
@@ -47,10 +40,12 @@ struct PlanSummary {
 };
 
 /// @param ranks_per_host  at least 1
+/// @param traffic  how a step is made
 /// @throws InputError what find_weight_sources throws (missing-parameter, shape-mismatch, dtype-not-loadable)
 PlanSummary summarize(const Checkpoint& checkpoint,
                       const ShardPlan& plan,
                       std::int64_t ranks_per_host,
+                      const TrafficOptions& traffic,
                       const WeightSourceOptions& options);
 
 /// Bytes of `elements` in memory as `dtype`, one of the wide floats.

@@ -199,16 +199,33 @@ void print_facts(const ShardPlan& plan, const PlanSummary& summary, const Stream
   facts.print(out);
 }
 
-void print_step(const ShardPlan& plan, const StepTraffic& step, const Stream& out) {
+// "12.0 MiB by all_gather, 3.0 MiB by reduce_scatter"; "12.0 MiB (1.2 s) by ..." at a bandwidth.
+std::string traffic_text(const StepTraffic& step, std::uint64_t bandwidth) {
+  const auto part = [&](std::uint64_t bytes, const char* how) {
+    const std::string time = bandwidth == 0 ? "" : concat(" (", format_seconds(seconds_at(bytes, bandwidth)), ")");
+    return concat(format_bytes(bytes), time, " by ", how);
+  };
+  std::string text = concat("a rank receives ",
+                            part(step.all_gather_bytes, "all_gather"),
+                            " and ",
+                            part(step.reduce_scatter_bytes, "reduce_scatter"));
+  if (step.all_reduce_bytes > 0) {
+    text += concat(", and ", part(step.all_reduce_bytes, "all_reduce between replicas"));
+  }
+  return text;
+}
+
+void print_step(const ShardPlan& plan, const StepTraffic& step, std::uint64_t bandwidth, const Stream& out) {
   const std::string dtype = concat(" (", name(memory_dtype(plan)), ")");
   Table table({left(), left()});
-  table.add({"each step",
-             concat("a rank receives ",
-                    format_bytes(step.all_gather_bytes),
-                    " by all_gather and ",
-                    format_bytes(step.reduce_scatter_bytes),
-                    " by reduce_scatter",
-                    dtype)});
+  table.add({"each step", traffic_text(step, bandwidth) + dtype});
+  if (bandwidth > 0) {
+    table.add({"",
+               concat(format_seconds(seconds_at(step.received(), bandwidth)),
+                      " together at ",
+                      format_bytes(bandwidth),
+                      "/s by rings, without latency and without what computation hides")});
+  }
   table.add({"in flight",
              concat("a rank holds at most ",
                     format_bytes(step.in_flight_bytes),
@@ -290,6 +307,7 @@ void print_plan(const ResolvedModel& view,
                 const ShardPlan& plan,
                 const PlanSummary& summary,
                 const std::string& shard_dim,
+                std::uint64_t bandwidth,
                 const Stream& out) {
   out.text << out.paint(Tone::kStrong, architecture_name(view.checkpoint.config())) << ", "
            << format_parameters(plan.total_numel()) << " parameters in " << counted(plan.parameters().size(), "tensor")
@@ -303,7 +321,7 @@ void print_plan(const ResolvedModel& view,
   out.text << "\n";
   print_facts(plan, summary, out);
   out.text << "\n";
-  print_step(plan, summary.step, out);
+  print_step(plan, summary.step, bandwidth, out);
 }
 
 void print_parameters(const ShardPlan& plan, const Stream& out) {
@@ -322,6 +340,7 @@ OrderedJson plan_document(const ResolvedModel& view,
                           const ShardPlan& plan,
                           const PlanSummary& summary,
                           const std::string& shard_dim,
+                          std::uint64_t bandwidth,
                           const std::vector<Diagnostic>& findings) {
   return {{"architecture", view.checkpoint.config().architecture()},
           {"ranks", plan.ranks()},
@@ -336,7 +355,9 @@ OrderedJson plan_document(const ResolvedModel& view,
           {"step",
            {{"all_gather_bytes", summary.step.all_gather_bytes},
             {"reduce_scatter_bytes", summary.step.reduce_scatter_bytes},
-            {"in_flight_bytes", summary.step.in_flight_bytes}}},
+            {"all_reduce_bytes", summary.step.all_reduce_bytes},
+            {"in_flight_bytes", summary.step.in_flight_bytes},
+            {"seconds", bandwidth == 0 ? OrderedJson() : OrderedJson(seconds_at(summary.step.received(), bandwidth))}}},
           {"groups", to_json(plan.ties().groups())},
           {"uneven", names_of(plan, summary.uneven)},
           {"empty", names_of(plan, summary.empty)},

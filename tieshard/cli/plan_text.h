@@ -16,10 +16,12 @@ namespace tieshard::cli {
 /// One screen: the model, its units, each kind of rank and of host, ties, uneven and empty parts.
 ///
 /// @param shard_dim  the policy's name, "last" or "first"
+/// @param bandwidth  bytes a second that a rank can receive; 0: no times
 void print_plan(const ResolvedModel& view,
                 const ShardPlan& plan,
                 const PlanSummary& summary,
                 const std::string& shard_dim,
+                std::uint64_t bandwidth,
                 const Stream& out);
 
 /// A line for each parameter: shape, dim, and the sizes of its parts on the ranks.
@@ -35,6 +37,7 @@ OrderedJson plan_document(const ResolvedModel& view,
                           const ShardPlan& plan,
                           const PlanSummary& summary,
                           const std::string& shard_dim,
+                          std::uint64_t bandwidth,
                           const std::vector<Diagnostic>& findings);
 
 } // namespace tieshard::cli
