@@ -6,7 +6,7 @@
 #
 #   core    Debian packages: compiler, CMake, Ninja, ccache, nlohmann-json, CLI11, xxHash, GoogleTest
 #   build   core, and: Gloo's headers; a virtual environment in .venv with the torch wheel (LibTorch)
-#   test    build, and: iproute2, the Python packages of tests/requirements.txt
+#   test    build, and: iproute2, groff, Chromium, the Python packages of tests/requirements.txt
 #   format  .venv with the pinned clang-format and clang-tidy
 #   fuzz    core, and: clang with libFuzzer
 #
@@ -103,7 +103,7 @@ need_torch() {
 CORE_PACKAGES=(g++ cmake ninja-build ccache make git python3 python3-venv
   nlohmann-json3-dev libcli11-dev libxxhash-dev libgtest-dev libgmock-dev)
 BUILD_PACKAGES=("${CORE_PACKAGES[@]}" libgloo-dev)
-TEST_PACKAGES=("${BUILD_PACKAGES[@]}" iproute2)
+TEST_PACKAGES=("${BUILD_PACKAGES[@]}" iproute2 groff-base chromium)
 FUZZ_PACKAGES=("${CORE_PACKAGES[@]}" clang-14 libclang-rt-14-dev)
 
 setup_core() {

@@ -27,7 +27,9 @@ TOUCHES_MEMORY = {
     "runtime/train/run_saves.cpp": "numbers, in host tensors made there",
     "runtime/train/token_data.cpp": "tokens, in host tensors made there",
     "runtime/train/trainer.cpp": "numbers, in host tensors made there",
-    "cli/runtime/forward_verb.cpp": "tokens in, logits out: files",
+    "runtime/train/unsharded.cpp": "tensors over what was read",
+    "cli/runtime/forward_inputs.cpp": "tokens in, from a file",
+    "cli/runtime/forward_verb.cpp": "logits out, into a file",
 }
 
 HOST = re.compile(r"\bat::kCPU\b|\bis_cpu\(\)")
@@ -52,6 +54,7 @@ NAMES_THE_HOST = {
     "runtime/train/evaluation.cpp": "two numbers, added up over the host's connection",
     "runtime/state/shard_bytes.cpp": "files, of what is on the host or copied there",
     "runtime/train/trainer.cpp": "one number, added up over the host's connection",
+    "runtime/train/unsharded.cpp": "what is read is there first",
     "cli/runtime/forward_verb.cpp": "logits for a file",
 }
 

@@ -16,6 +16,7 @@
 #include "tieshard/cli/plan.h"
 #include "tieshard/cli/report.h"
 #include "tieshard/cli/reshard.h"
+#include "tieshard/cli/run_report.h"
 #include "tieshard/cli/runtime_program.h"
 #include "tieshard/cli/ties.h"
 
@@ -103,6 +104,7 @@ int run_tieshard(int argc, const char* const* argv, const Console& console) {
   add_doctor(app, chosen);
   add_check(app, chosen);
   add_diff(app, chosen);
+  add_report(app, chosen);
   add_load(app, chosen);
   add_merge_adapter(app, chosen);
   add_reshard(app, chosen);

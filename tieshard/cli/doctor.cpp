@@ -8,6 +8,8 @@
 #include "tieshard/cli/doctor_text.h"
 #include "tieshard/cli/flags.h"
 #include "tieshard/cli/ladder.h"
+#include "tieshard/cli/run_report.h"
+#include "tieshard/core/report/model_report.h"
 
 namespace tieshard::cli {
 namespace {
@@ -55,6 +57,14 @@ std::optional<Ladder> try_ladder(const DoctorVerbOptions& options, DoctorReport&
 int run_doctor(const DoctorVerbOptions& options, const Console& console) {
   DoctorReport report = diagnose(options.directory, doctor_options(options));
   const std::optional<Ladder> ladder = try_ladder(options, report);
+  if (!options.html.empty()) {
+    const ModelReportOptions page{
+        .title = options.directory, .ranks = options.ranks, .host_ram = options.load.options().host_ram};
+    write_page(model_report(report, page), options.html, console);
+  }
+  if (options.html == "-") {
+    return status_of(report, options);
+  }
   if (options.json) {
     OrderedJson document = doctor_document(report, options.ranks);
     if (ladder) {
@@ -95,12 +105,16 @@ void add_doctor(CLI::App& app, Verb& chosen) {
       options->climb,
       "Compute a forward: eager, from meta, sharded on 1 rank, on --ranks; name the first that fails or differs");
   verb->add_flag("--json", options->json, "Print JSON: verdict, findings, ties, bytes of each rank");
+  verb->add_option("--html", options->html, "Write the findings, ties and bytes as a page; - for standard output")
+      ->type_name("FILE")
+      ->check(any_text("a file"));
   verb->footer(
       "Examples:\n"
       "  tieshard doctor smollm2/ --ranks 2\n"
       "  tieshard doctor untied/ --ranks 8 --tie lm_head.weight=model.embed_tokens.weight\n"
       "  tieshard doctor smollm2/ --deep --fail-on warning\n"
       "  tieshard doctor smollm2/ --ranks 2 --try\n"
+      "  tieshard doctor smollm2/ --ranks 8 --html report.html\n"
       "  tieshard doctor smollm2/ --ranks 2 --json | jq -r '.findings[].code'\n"
       "\n"
       "Exit status: 0 it loads, with or without warnings; 2 it does not, or --fail-on says so; 4 it cannot be read.");

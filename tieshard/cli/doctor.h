@@ -25,6 +25,7 @@ struct DoctorVerbOptions {
   bool fail_on_warning = false;
   bool climb = false; ///< try a forward, rung by rung (ladder.h)
   bool json = false;
+  std::string html{}; ///< file for a page; "-": standard output; empty: none
 };
 
 /// Prints every finding, the ties and a verdict. The findings are the result, so they go to stdout.

@@ -120,6 +120,8 @@ DoctorReport diagnose(const std::filesystem::path& directory, const DoctorOption
       check_room(directory, need_of(report, load, options), options.room.value_or(room_at(directory)), findings);
     }
     report.ranks = std::move(load.ranks);
+    report.units = std::move(load.units);
+    report.load_bytes = load.peak_bytes;
     report.values = check_values_of(model->checkpoint, load.values, options, findings);
   } else {
     check_unresolved(directory, options, report, findings);

@@ -51,6 +51,13 @@ enum class Verdict {
 /// Stable spelling for output: "ok", "warn", "refuse".
 std::string_view id(Verdict verdict);
 
+/// What is gathered together, whole, in the parameters' dtypes in memory.
+struct UnitBytes {
+  std::string name{}; ///< empty: the root
+  std::uint64_t bytes = 0;
+  std::uint64_t expert_bytes = 0; ///< the part of them that is of experts
+};
+
 /// Fields after `findings` are filled as far as the checks came.
 struct DoctorReport {
   std::vector<Diagnostic> findings; ///< errors first, then warnings, then notes
@@ -62,7 +69,9 @@ struct DoctorReport {
   std::uint64_t stored_bytes = 0;
   std::int64_t parameters = 0;    ///< elements, each storage once
   std::vector<RankBytes> ranks{}; ///< empty when the checkpoint cannot be loaded
-  ValueCheckCount values{};       ///< bytes that were looked at, and those that were not
+  std::vector<UnitBytes> units{};
+  std::uint64_t load_bytes = 0; ///< that a load adds to the process of the largest rank
+  ValueCheckCount values{};     ///< bytes that were looked at, and those that were not
 
   Verdict verdict() const;
 

@@ -1,6 +1,9 @@
 #include "tieshard/core/doctor/load_check.h"
 
+#include <utility>
+
 #include "tieshard/core/base/units.h"
+#include "tieshard/core/families/expert_names.h"
 #include "tieshard/core/io/local_shards.h"
 #include "tieshard/core/plan/memory_dtype.h"
 
@@ -46,6 +49,22 @@ std::vector<CheckedTensor> values_of(const ShardPlan& plan, const WeightSources&
   return values;
 }
 
+std::vector<UnitBytes> units_of(const ShardPlan& plan) {
+  std::vector<UnitBytes> units;
+  for (const PlanUnit& unit : plan.units()) {
+    UnitBytes bytes{.name = unit.name};
+    for (const std::size_t i : unit.parameters) {
+      const ShardedParameter& parameter = plan.parameters()[i];
+      const auto whole =
+          static_cast<std::uint64_t>(numel(parameter.shape)) * static_cast<std::uint64_t>(bits(parameter.dtype)) / 8;
+      bytes.bytes += whole;
+      bytes.expert_bytes += is_expert_weight(parameter.fqn) ? whole : 0;
+    }
+    units.push_back(std::move(bytes));
+  }
+  return units;
+}
+
 } // namespace
 
 LoadCheck check_load(const ResolvedModel& model, const DoctorOptions& options, FindingList& findings) {
@@ -55,6 +74,7 @@ LoadCheck check_load(const ResolvedModel& model, const DoctorOptions& options, F
     return result;
   }
   result.parameters = plan->total_numel();
+  result.units = units_of(*plan);
   WeightSources sources;
   std::vector<Diagnostic> offences;
   const auto look = [&] { offences = find_weight_offences(model.checkpoint, *plan, options.sources); };

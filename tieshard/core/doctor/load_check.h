@@ -17,6 +17,7 @@ namespace tieshard {
 
 /// What a load of a model comes to.
 struct LoadCheck {
+  std::vector<UnitBytes> units{};      ///< of the plan
   std::int64_t parameters = 0;         ///< elements, each storage once
   std::vector<RankBytes> ranks{};      ///< empty when it cannot be loaded
   std::uint64_t peak_bytes = 0;        ///< that a load adds to the process of rank 0, which has the largest parts

@@ -13,6 +13,7 @@
 #include "tieshard/core/families/family.h"
 #include "tieshard/core/families/gpt2.h"
 #include "tieshard/core/io/mapped_guard.h"
+#include "tieshard/core/report/run_report.h"
 #include "tieshard/runtime/mesh/agree.h"
 #include "tieshard/runtime/mesh/collectives.h"
 #include "tieshard/runtime/optim/clip_grad_norm.h"
@@ -398,6 +399,7 @@ RunSummary train(const TrainConfig& config, const DeviceMesh& mesh, const TrainO
   agree(mesh, "summary", [&] {
     if (mesh.rank() == 0) {
       write_text_file(config.out / "summary.json", to_json(summary));
+      write_run_report(config.out);
     }
   });
   return summary;
