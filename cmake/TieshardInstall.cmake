@@ -3,7 +3,7 @@
 #
 #   include/tieshard/...      headers            lib/libtieshard_<room>.a    rooms (those of the programs stay out)
 #   bin/                      programs           lib/cmake/tieshard/         find_package(tieshard [COMPONENTS core runtime])
-#   share/doc/tieshard/       documents
+#   share/doc/tieshard/       documents          share/man, share/bash-completion, share/zsh, share/fish
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
@@ -34,6 +34,22 @@ if(TIESHARD_RUNTIME)
   set_target_properties(tieshard-runtime PROPERTIES INSTALL_RPATH ${TIESHARD_TORCH_ROOT}/lib)
 endif()
 install(TARGETS ${program_targets} RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+
+# Completions and man page, printed by the program that is installed.
+function(tieshard_installs_output file destination)
+  string(REPLACE ";" " " words "${ARGN}")
+  install(CODE "
+    set(folder \"\${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_DATADIR}/${destination}\")
+    message(STATUS \"Installing: \$ENV{DESTDIR}\${folder}/${file}\")
+    file(MAKE_DIRECTORY \"\$ENV{DESTDIR}\${folder}\")
+    execute_process(COMMAND \"$<TARGET_FILE:tieshard>\" ${words}
+      OUTPUT_FILE \"\$ENV{DESTDIR}\${folder}/${file}\" COMMAND_ERROR_IS_FATAL ANY)
+    list(APPEND CMAKE_INSTALL_MANIFEST_FILES \"\${folder}/${file}\")" COMPONENT shell)
+endfunction()
+tieshard_installs_output(tieshard bash-completion/completions completion bash)
+tieshard_installs_output(_tieshard zsh/site-functions completion zsh)
+tieshard_installs_output(tieshard.fish fish/vendor_completions.d completion fish)
+tieshard_installs_output(tieshard.1 man/man1 man)
 
 configure_package_config_file(
   ${PROJECT_SOURCE_DIR}/cmake/tieshardConfig.cmake.in ${PROJECT_BINARY_DIR}/tieshardConfig.cmake

@@ -22,4 +22,16 @@ run(${work}/prefix/bin/tieshard --version)
 if(EXISTS ${work}/prefix/bin/tieshard-runtime)
   run(${work}/prefix/bin/tieshard-runtime --help)
 endif()
+
+# Completions and the man page are what the installed program prints.
+foreach(pair "bash-completion/completions/tieshard:completion;bash" "zsh/site-functions/_tieshard:completion;zsh"
+             "fish/vendor_completions.d/tieshard.fish:completion;fish" "man/man1/tieshard.1:man")
+  string(REPLACE ":" ";" pair "${pair}")
+  list(POP_FRONT pair file)
+  execute_process(COMMAND ${work}/prefix/bin/tieshard ${pair} OUTPUT_VARIABLE printed COMMAND_ERROR_IS_FATAL ANY)
+  file(READ ${work}/prefix/share/${file} installed)
+  if(printed STREQUAL "" OR NOT printed STREQUAL installed)
+    message(FATAL_ERROR "share/${file} is not what the program prints")
+  endif()
+endforeach()
 file(REMOVE_RECURSE ${work})
