@@ -4,7 +4,7 @@
 # Installs what tieshard is built and tested with, says what it does, and does nothing the second time. `make` calls it;
 # nobody has to. Steps:
 #
-#   core    Debian packages: compiler, CMake, Ninja, ccache, nlohmann-json, CLI11, xxHash, GoogleTest
+#   core    Debian packages: compiler, CMake, Ninja, ccache, nlohmann-json, CLI11, yaml-cpp, xxHash, GoogleTest
 #   build   core, and: Gloo's headers; a virtual environment in .venv with the torch wheel (LibTorch)
 #   test    build, and: iproute2, groff, Chromium, the Python packages of tests/requirements.txt
 #   format  .venv with the pinned clang-format and clang-tidy
@@ -101,7 +101,7 @@ need_torch() {
 # --- Steps ------------------------------------------------------------------------------------------------------------
 
 CORE_PACKAGES=(g++ cmake ninja-build ccache make git python3 python3-venv
-  nlohmann-json3-dev libcli11-dev libxxhash-dev libgtest-dev libgmock-dev)
+  nlohmann-json3-dev libcli11-dev libyaml-cpp-dev libxxhash-dev libgtest-dev libgmock-dev)
 BUILD_PACKAGES=("${CORE_PACKAGES[@]}" libgloo-dev)
 TEST_PACKAGES=("${BUILD_PACKAGES[@]}" iproute2 groff-base chromium)
 FUZZ_PACKAGES=("${CORE_PACKAGES[@]}" clang-14 libclang-rt-14-dev)

@@ -5,6 +5,7 @@
 #include <CLI/App.hpp>
 
 #include "tieshard/cli/checkpoint_flags.h"
+#include "tieshard/cli/doctor_log.h"
 #include "tieshard/cli/doctor_text.h"
 #include "tieshard/cli/flags.h"
 #include "tieshard/cli/ladder.h"
@@ -55,6 +56,21 @@ std::optional<Ladder> try_ladder(const DoctorVerbOptions& options, DoctorReport&
 } // namespace
 
 int run_doctor(const DoctorVerbOptions& options, const Console& console) {
+  if (!options.log.empty() || !options.accelerate.empty()) {
+    return run_doctor_log({.log = options.log,
+                           .accelerate = options.accelerate,
+                           .directory = options.directory,
+                           .doctor = doctor_options(options),
+                           .json = options.json},
+                          console);
+  }
+  if (options.directory.empty()) {
+    throw InputError({.code = Code::kBadFlag,
+                      .what = "there is nothing to look at",
+                      .where = "tieshard doctor",
+                      .why = "expected DIR, --log or --accelerate-config, got none of them",
+                      .fix = "name a checkpoint, or the log of a run that failed"});
+  }
   DoctorReport report = diagnose(options.directory, doctor_options(options));
   const std::optional<Ladder> ladder = try_ladder(options, report);
   if (!options.html.empty()) {
@@ -84,8 +100,16 @@ void add_doctor(CLI::App& app, Verb& chosen) {
   const auto options = std::make_shared<DoctorVerbOptions>();
   CLI::App* verb = app.add_subcommand("doctor", "Say whether a checkpoint would load, and all that is odd about it");
   verb->add_option(
-          "DIR", options->directory, "Checkpoint directory (config.json and safetensors files), or one weights file")
-      ->required();
+      "DIR", options->directory, "Checkpoint directory (config.json and safetensors files), or one weights file");
+  verb->add_option(
+          "--log",
+          options->log,
+          "Traceback or log of PyTorch FSDP, accelerate, transformers, DeepSpeed or torchtitan; - for standard input")
+      ->type_name("FILE")
+      ->check(any_text("a file"));
+  verb->add_option("--accelerate-config", options->accelerate, "accelerate's YAML: check it against ties and layers")
+      ->type_name("FILE")
+      ->check(any_text("a file"));
   add_ranks(*verb, options->ranks);
   verb->get_option("--ranks")->required(false)->capture_default_str();
   add_shard_flags(*verb, options->shard);
@@ -115,9 +139,12 @@ void add_doctor(CLI::App& app, Verb& chosen) {
       "  tieshard doctor smollm2/ --deep --fail-on warning\n"
       "  tieshard doctor smollm2/ --ranks 2 --try\n"
       "  tieshard doctor smollm2/ --ranks 8 --html report.html\n"
+      "  tieshard doctor smollm2/ --log train.log --accelerate-config fsdp.yaml\n"
+      "  accelerate launch train.py 2>&1 | tieshard doctor --log -\n"
       "  tieshard doctor smollm2/ --ranks 2 --json | jq -r '.findings[].code'\n"
       "\n"
-      "Exit status: 0 it loads, with or without warnings; 2 it does not, or --fail-on says so; 4 it cannot be read.");
+      "Exit status: 0 it loads, with or without warnings; 2 it does not, or --fail-on says so; 4 it cannot be read.\n"
+      "With --log: 2 when a known failure is in it.");
   verb->callback(
       [options, &chosen] { chosen = [options](const Console& console) { return run_doctor(*options, console); }; });
 }

@@ -25,7 +25,9 @@ struct DoctorVerbOptions {
   bool fail_on_warning = false;
   bool climb = false; ///< try a forward, rung by rung (ladder.h)
   bool json = false;
-  std::string html{}; ///< file for a page; "-": standard output; empty: none
+  std::string log{};        ///< of another trainer; "-": standard input; empty: none
+  std::string accelerate{}; ///< accelerate's configuration; empty: none
+  std::string html{};       ///< file for a page; "-": standard output; empty: none
 };
 
 /// Prints every finding, the ties and a verdict. The findings are the result, so they go to stdout.

@@ -1,0 +1,31 @@
+// tieshard/cli/doctor_log.h
+//
+// `tieshard doctor --log` and `--accelerate-config`: what another trainer's traceback and configuration say, with the
+// checkpoint beside them where it is given.
+//
+// Flow: doctor -> [this] -> core/failures, accelerate_config
+
+#pragma once
+
+#include <string>
+
+#include "tieshard/cli/report.h"
+#include "tieshard/core/doctor/doctor.h"
+
+namespace tieshard::cli {
+
+struct LogVerbOptions {
+  std::string log{};        ///< file, or "-" for standard input; empty: none
+  std::string accelerate{}; ///< accelerate's YAML; empty: none
+  std::string directory{};  ///< checkpoint; empty: none
+  DoctorOptions doctor{};   ///< of the checkpoint's diagnosis
+  bool json = false;
+};
+
+/// Prints the failures that the log shows, each with its phase, cause, checklist and fixes; then what is to be said of
+/// the configuration, and of the checkpoint.
+/// @return kExitInput when a failure is known or a finding is an error; else kExitSuccess
+/// @throws InputError file-not-found, file-unreadable, yaml-malformed; PeerError io-failed
+int run_doctor_log(const LogVerbOptions& options, const Console& console);
+
+} // namespace tieshard::cli

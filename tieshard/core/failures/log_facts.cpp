@@ -1,0 +1,219 @@
+#include "tieshard/core/failures/log_facts.h"
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <map>
+#include <optional>
+
+#include "tieshard/core/base/error.h"
+#include "tieshard/core/failures/log_lines.h"
+
+namespace tieshard {
+namespace {
+
+constexpr std::size_t kMostExceptions = 256;
+constexpr std::size_t kMostFrames = 128;
+constexpr std::size_t kLongestMessage = 4 << 10;
+constexpr std::size_t kMostTelling = 64;
+constexpr int kMostMessageLines = 12;
+
+/// Parts of lines that tell something without being an exception.
+constexpr std::array<std::string_view, 9> kTelling = {"not initialized from the model checkpoint",
+                                                      "newly initialized",
+                                                      "MISSING",
+                                                      "out of memory",
+                                                      "Killed",
+                                                      "exitcode",
+                                                      "Watchdog",
+                                                      "signal",
+                                                      "No space left on device"};
+
+constexpr std::array<std::string_view, 7> kFrameworks = {
+    "accelerate", "transformers", "deepspeed", "torchtitan", "safetensors", "peft", "torch"};
+
+bool is_name(std::string_view text) {
+  return !text.empty() && std::ranges::all_of(text, [](char c) {
+    return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_' || c == '.';
+  }) && std::isdigit(static_cast<unsigned char>(text.front())) == 0;
+}
+
+/// "KeyError: 'x'" or "torch.cuda.OutOfMemoryError: CUDA ..": an exception's last line. A type ends in Error,
+/// Exception, Interrupt, Exit or Warning.
+std::optional<LogException> exception_of(std::string_view text) {
+  const std::size_t colon = text.find(':');
+  std::string_view type = text.substr(0, colon);
+  if (!is_name(type)) {
+    return std::nullopt;
+  }
+  type = type.substr(type.rfind('.') == std::string_view::npos ? 0 : type.rfind('.') + 1);
+  const bool known =
+      type.ends_with("Error") || type.ends_with("Exception") || type == "KeyboardInterrupt" || type == "SystemExit";
+  const bool has_message = colon != std::string_view::npos && (colon + 1 == text.size() || text[colon + 1] == ' ');
+  if (!known || (colon != std::string_view::npos && !has_message)) {
+    return std::nullopt;
+  }
+  LogException exception{.type = std::string(type)};
+  if (has_message && colon + 2 <= text.size()) {
+    exception.message = std::string(text.substr(colon + 2));
+  }
+  return exception;
+}
+
+/// `  File "a.py", line 3, in f`.
+std::optional<LogFrame> frame_of(std::string_view text) {
+  const std::size_t begin = text.find_first_not_of(' ');
+  if (begin == std::string_view::npos || begin == 0 || !text.substr(begin).starts_with("File \"")) {
+    return std::nullopt;
+  }
+  const std::size_t name = begin + 6;
+  const std::size_t end = text.find("\", line ", name);
+  if (end == std::string_view::npos) {
+    return std::nullopt;
+  }
+  const std::size_t in = text.find(", in ", end);
+  return LogFrame{.file = std::string(text.substr(name, end - name)),
+                  .function = in == std::string_view::npos ? "" : std::string(text.substr(in + 5))};
+}
+
+/// Where one rank's lines stand.
+struct Stream {
+  std::vector<LogFrame> frames{};
+  bool in_traceback = false;
+  std::ptrdiff_t open = -1; ///< exception whose message may go on
+  int message_lines = 0;
+};
+
+class Reader {
+ public:
+  void take(const LogLine& line) {
+    facts_.lines = line.number;
+    if (line.rank >= 0) {
+      facts_.ranks.insert(line.rank);
+    }
+    Stream& stream = streams_[line.rank];
+    if (line.text.find("Traceback (most recent call last)") != std::string::npos) {
+      stream = {.in_traceback = true};
+      return;
+    }
+    if (std::optional<LogFrame> frame = frame_of(line.text)) {
+      note_framework(frame->file);
+      if (stream.frames.size() < kMostFrames) {
+        stream.frames.push_back(std::move(*frame));
+      }
+      stream.open = -1;
+      return;
+    }
+    if (std::optional<LogException> exception = exception_of(line.text)) {
+      add(std::move(*exception), line, stream);
+      return;
+    }
+    if (!go_on(line, stream)) {
+      note_telling(line.text);
+      note_random_weights(line);
+    }
+  }
+
+  LogFacts facts() && {
+    return std::move(facts_);
+  }
+
+ private:
+  void note_framework(std::string_view path) {
+    for (const std::string_view name : kFrameworks) {
+      if (path.find(concat("/", name, "/")) != std::string_view::npos) {
+        facts_.frameworks.emplace(name);
+      }
+    }
+  }
+
+  void add(LogException exception, const LogLine& line, Stream& stream) {
+    exception.frames = std::move(stream.frames);
+    exception.rank = line.rank;
+    exception.line = line.number;
+    stream = {};
+    if (facts_.exceptions.size() < kMostExceptions) {
+      stream.open = static_cast<std::ptrdiff_t>(facts_.exceptions.size());
+      facts_.exceptions.push_back(std::move(exception));
+    }
+  }
+
+  /// A further line of the message of the exception before. @return false when it is none
+  bool go_on(const LogLine& line, Stream& stream) {
+    const bool ends = line.text.find_first_not_of(" \t") == std::string::npos ||
+                      line.text.starts_with("During handling") || line.text.starts_with("The above exception") ||
+                      stream.message_lines >= kMostMessageLines;
+    if (stream.open < 0 || ends) {
+      stream.open = -1;
+      return false;
+    }
+    std::string& message = facts_.exceptions[static_cast<std::size_t>(stream.open)].message;
+    if (message.size() < kLongestMessage) {
+      const std::size_t begin = line.text.find_first_not_of(" \t");
+      message += concat(message.empty() ? "" : " ", line.text.substr(begin));
+      std::ranges::replace(message, '\t', ' ');
+      message.resize(std::min(message.size(), kLongestMessage));
+    }
+    ++stream.message_lines;
+    return true;
+  }
+
+  /// A warning that says what an exception would: weights that no file gave their values.
+  void note_random_weights(const LogLine& line) {
+    if (line.text.find("| MISSING") != std::string::npos && first_missing_.empty()) {
+      first_missing_ = line.text.substr(0, line.text.find_first_of(" |"));
+    }
+    const bool random = line.text.find("newly initialized") != std::string::npos ||
+                        line.text.find("not initialized from the model checkpoint") != std::string::npos;
+    if (random && facts_.exceptions.size() < kMostExceptions) {
+      facts_.exceptions.push_back({.type = "warning",
+                                   .message = concat(first_missing_, first_missing_.empty() ? "" : ": ", line.text),
+                                   .rank = line.rank,
+                                   .line = line.number});
+    }
+  }
+
+  void note_telling(const std::string& text) {
+    const auto tells = [&](std::string_view part) { return text.find(part) != std::string::npos; };
+    if (facts_.telling.size() < kMostTelling && std::ranges::any_of(kTelling, tells)) {
+      facts_.telling.push_back(text);
+    }
+    for (const std::string_view name : kFrameworks) {
+      if (tells(concat(name, ".")) || tells(concat(name, "=="))) {
+        facts_.frameworks.emplace(name);
+      }
+    }
+  }
+
+  LogFacts facts_;
+  std::map<int, Stream> streams_;
+  std::string first_missing_; ///< of a load report's table
+};
+
+std::string file_name(const std::string& path) {
+  const std::size_t slash = path.find_last_of("/\\");
+  return slash == std::string::npos ? path : path.substr(slash + 1);
+}
+
+} // namespace
+
+bool LogException::came_through(std::string_view word) const {
+  return std::ranges::any_of(frames, [&](const LogFrame& frame) {
+    return frame.file.find(word) != std::string::npos || frame.function.find(word) != std::string::npos;
+  });
+}
+
+std::string LogException::place() const {
+  return frames.empty() ? "" : concat(file_name(frames.back().file), ", ", frames.back().function);
+}
+
+LogFacts read_log(std::istream& in) {
+  Reader reader;
+  LogLine line;
+  while (next_log_line(in, line)) {
+    reader.take(line);
+  }
+  return std::move(reader).facts();
+}
+
+} // namespace tieshard
