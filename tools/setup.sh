@@ -5,7 +5,7 @@
 # nobody has to. Steps:
 #
 #   core    Debian packages: compiler, CMake, Ninja, ccache, nlohmann-json, CLI11, yaml-cpp, xxHash, GoogleTest
-#   build   core, and: Gloo's headers; a virtual environment in .venv with the torch wheel (LibTorch)
+#   build   core, and: Gloo's headers; a virtual environment in .venv with the torch wheel (LibTorch) and nanobind
 #   test    build, and: iproute2, groff, Chromium, the Python packages of tests/requirements.txt
 #   format  .venv with the pinned clang-format and clang-tidy
 #   fuzz    core, and: clang with libFuzzer
@@ -16,6 +16,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 TORCH="torch==2.13.0" # the wheel also has LibTorch's headers, libraries and CMake files
+NANOBIND="nanobind==3.1.0" # as pyproject.toml has it
 VENV=.venv
 PYTHON="${PYTHON:-python3}"
 
@@ -113,6 +114,7 @@ setup_core() {
 setup_build() {
   need_packages "${BUILD_PACKAGES[@]}"
   need_torch
+  pip_once nanobind "$NANOBIND" "$NANOBIND"
 }
 
 setup_test() {

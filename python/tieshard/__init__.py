@@ -1,0 +1,30 @@
+"""tieshard for PyTorch users: which names are one weight, and loading, checking and planning that know it.
+
+    import tieshard
+    tieshard.doctor("smollm2/", ranks=2)            # would it load? every reason why not
+    tieshard.TieRegistry.of(model)                  # which names of a module are one tensor
+    ledger = tieshard.load(model, "smollm2/")       # fills it in place, sharded by FSDP2 or not
+
+The core is C++ and needs no torch; what takes a module imports torch when it is called.
+"""
+
+from tieshard import errors
+from tieshard._core import Diagnostic, DoctorReport, ShardPlan, TieAlias, TieGroup, TieRegistry, __version__, doctor
+from tieshard.checkpoint import Checkpoint, StoredView, open, plan
+from tieshard.errors import Error, InputError, InternalError, PeerError, UsageError
+
+__all__ = ["Checkpoint", "Diagnostic", "DoctorReport", "Error", "InputError", "InternalError", "Ledger", "PeerError",
+           "ShardPlan", "StoredView", "TieAlias", "TieGroup", "TieRegistry", "UsageError", "__version__", "doctor", "errors",
+           "load", "open", "plan"]
+
+LATER = {"load": "tieshard.load", "Ledger": "tieshard.ledger"}  # these import torch
+
+
+def __getattr__(name):
+    if name not in LATER:
+        raise AttributeError(f"module 'tieshard' has no attribute '{name}'")
+    import importlib
+
+    value = getattr(importlib.import_module(LATER[name]), name)
+    globals()[name] = value
+    return value

@@ -1,0 +1,161 @@
+"""Fills a torch module in place from a checkpoint: this rank's slices only, each storage once, whatever the module's class.
+
+Flow:   torch.nn.Module, tieshard._core.ModelSource -> [this] -> tieshard.ledger
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import typing
+
+import torch
+from torch.distributed.tensor import DTensor
+
+from tieshard import _core
+from tieshard.buffers import load_stored, other_buffers, recompute, stored_buffers
+from tieshard.checkpoint import open as open_checkpoint
+from tieshard.ledger import Ledger, LedgerEntry
+from tieshard.local_parts import Box, boxes, local_tensor
+from tieshard.module_table import parameter_table
+from tieshard.module_ties import declared_ties, holders, mend
+from tieshard.staging import copy_to_device, stages
+
+MOST_THREADS = 8
+
+
+class Wanted(typing.NamedTuple):
+    """One box that is read, and what becomes of the array that it is read into."""
+
+    name: str
+    parameter: torch.nn.Parameter
+    box: Box
+    whole: bool  #: the box is all of the local tensor
+
+
+def load(module: torch.nn.Module, directory: str | os.PathLike, *, device: torch.device | str | None = None, tie: dict | None = None,
+         untie: list[str] | None = None, on_tie_conflict: str = "untie", rename: bool = True, init: dict | None = None,
+         threads: int | None = None, read_buffer: int = 16 << 20, mmap: bool = True, check_values: bool = True) -> Ledger:
+    """Loads the checkpoint in `directory` into `module`, plain or sharded by FSDP2, and gives account.
+
+    Every rank calls it for itself; nothing is sent between them. Names come from the module, so that any architecture
+    works. A parameter stays the same object: one on the meta device gets memory, on `device` (default: that of its mesh, else
+    the CPU), one that has memory is overwritten. Values are converted to the parameter's dtype on the way.
+
+    tie, untie, on_tie_conflict, rename, init: as the flags of `tieshard load`. threads: of this rank (default: the
+    processors shared by the ranks of the host, at most 8). read_buffer: bytes held beyond the parameters. mmap: parts that the file
+    holds as they are wanted become private pages of it; False copies them. check_values: a warning for NaN and infinity.
+
+    Raises InputError (missing-parameter, shape-mismatch, ...), UsageError, SharedObjectError (a lost tie that cannot be mended),
+    PeerError (io-failed, file-changed).
+    """
+    started = time.perf_counter()
+    directory = os.fspath(directory)
+    checkpoint = open_checkpoint(directory)
+    source = _core.ModelSource(directory, parameter_table(module), declared=declared_ties(module), tie=tie or {}, untie=untie or [],
+                               on_tie_conflict=on_tie_conflict, rename=rename, init=init or {})
+    mended = mend(module, source.ties)
+    options = {"threads": threads or default_threads(), "buffer_bytes": read_buffer, "map": mmap, "check_values": check_values}
+    entries = source.entries()
+    where = holders(module)
+    parameters = {entry["name"]: where[entry["name"]][0]._parameters[where[entry["name"]][1]] for entry in entries}
+    with torch.no_grad():
+        account = read_all(source, parameters, device, options)
+        target = torch.device(device) if device else torch.device("cpu")
+        stored = stored_buffers(module, checkpoint)
+        loaded = load_stored(stored, checkpoint, target)
+        made, left = recompute(module, other_buffers(module, stored), target)
+    return Ledger(entries=[entry_of(entry, parameters[entry["name"]], account) for entry in entries],
+                  findings=findings_of(source, account, loaded), unused=[name for name in source.unused if name not in stored],
+                  buffers_loaded=loaded, buffers_recomputed=made, buffers_left=left, mended=mended,
+                  bytes_read=account["bytes_read"], bytes_mapped=account["bytes_mapped"], seconds=time.perf_counter() - started)
+
+
+def default_threads() -> int:
+    ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1") or 1)
+    return max(1, min(MOST_THREADS, len(os.sched_getaffinity(0)) // max(1, ranks)))
+
+
+def device_of(parameter: torch.Tensor, device) -> torch.device:
+    """Where a parameter's memory is, or will be made."""
+    if device is not None:
+        return torch.device(device)
+    if not parameter.is_meta:
+        return parameter.device
+    if isinstance(parameter, DTensor) and parameter.device_mesh.device_type == "cuda":
+        return torch.device("cuda", torch.cuda.current_device())
+    return torch.device("cpu")
+
+
+def read_all(source: _core.ModelSource, parameters: dict, device, options: dict) -> dict:
+    """Reads every parameter: straight into memory of the CPU, and by way of pinned memory onto other devices."""
+    account = {"bytes_read": 0, "bytes_mapped": 0, "mapped": set(), "not_finite": []}
+    on_cpu, elsewhere = [], []
+    for name, parameter in parameters.items():
+        target = device_of(parameter, device)
+        (on_cpu if target.type == "cpu" else elsewhere).append((name, parameter, target))
+    read_on_cpu(source, on_cpu, options, account)
+    for group in stages(elsewhere):
+        copy_to_device(group, lambda rows: run(source, rows, options, account))
+    return account
+
+
+def run(source: _core.ModelSource, rows: list, options: dict, account: dict) -> list:
+    arrays, report = source.read(rows, **options)
+    account["bytes_read"] += report["bytes_read"]
+    account["bytes_mapped"] += report["bytes_mapped"]
+    account["mapped"].update(row[0] for row, mapped in zip(rows, report["mapped"]) if mapped)
+    if report["not_finite"] is not None:
+        account["not_finite"].append(report["not_finite"])
+    return arrays
+
+
+def read_on_cpu(source: _core.ModelSource, wanted: list, options: dict, account: dict) -> None:
+    rows, then = [], []
+    for name, parameter, target in wanted:
+        local = local_tensor(parameter)
+        parts = boxes(parameter, name)
+        fresh = local.is_meta or local.device != target
+        straight = len(parts) == 1 and (fresh or local.is_contiguous())
+        for box in parts:
+            address = local.data_ptr() if straight and not fresh else 0
+            rows.append((name, address, str(parameter.dtype), box.offset, box.size))
+            then.append(Wanted(name, parameter, box, straight))
+        if fresh and not straight:  # several boxes, or nothing
+            replace_local(parameter, torch.empty(local.shape, dtype=local.dtype, device=target))
+    for each, array in zip(then, run(source, rows, options, account)):
+        if array is None:
+            continue
+        values = torch.from_dlpack(array)
+        if each.whole:
+            replace_local(each.parameter, values)
+        else:
+            place = tuple(slice(begin, begin + size) for begin, size in zip(each.box.place, each.box.size))
+            local_tensor(each.parameter)[place].copy_(values)
+
+
+def replace_local(parameter: torch.nn.Parameter, local: torch.Tensor) -> None:
+    """Gives a parameter, or this rank's part of it, other memory. The object stays the same, for every module and optimizer."""
+    if isinstance(parameter, DTensor):
+        fresh = DTensor.from_local(local, parameter.device_mesh, parameter.placements, run_check=False, shape=parameter.shape,
+                                   stride=parameter.stride())
+    elif parameter.device == local.device:
+        parameter.data = local
+        return
+    else:
+        fresh = local
+    attributes = dict(parameter.__dict__)
+    torch.utils.swap_tensors(parameter, torch.nn.Parameter(fresh, requires_grad=parameter.requires_grad))
+    for key, value in attributes.items():  # what others keep on a parameter goes with the object, not with its memory
+        if key not in ("_local_tensor", "_spec"):
+            setattr(parameter, key, value)
+
+
+def entry_of(entry: dict, parameter: torch.Tensor, account: dict) -> LedgerEntry:
+    return LedgerEntry(**entry, elements=local_tensor(parameter).numel(), mapped=entry["name"] in account["mapped"])
+
+
+def findings_of(source: _core.ModelSource, account: dict, loaded: list[str]) -> list:
+    """What core found; of unused tensors nothing where all of them are buffers that were loaded."""
+    unused = set(source.unused) - set(loaded)
+    return [finding for finding in source.findings if finding.code != "unused-tensor" or unused] + account["not_finite"]
