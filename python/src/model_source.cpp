@@ -16,7 +16,7 @@ Checkpoint open_renamed(const std::filesystem::path& directory,
                         const ParameterTable& table,
                         const ModelSourceOptions& options,
                         std::vector<Diagnostic>& findings) {
-  Checkpoint checkpoint = Checkpoint::open(directory);
+  Checkpoint checkpoint = Checkpoint::open(directory).renamed(options.names);
   append(findings, checkpoint.findings());
   const ModuleFamily family(options, TieRegistry::of(table));
   const NameMapping mapping = find_name_mapping(checkpoint, table, family, {.rename = options.rename});

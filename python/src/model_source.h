@@ -21,6 +21,7 @@
 namespace tieshard::python {
 
 struct ModelSourceOptions {
+  std::map<std::string, std::string> names{}; ///< stored -> the module's, as the caller knows them already
   std::vector<std::pair<std::string, std::string>> declared{}; ///< alias and canonical, as the module's class says
   TieOptions ties{};
   bool rename = true;

@@ -21,6 +21,7 @@ using PartRow = std::tuple<std::string, std::uintptr_t, std::string, Shape, Shap
 void construct(ModelSource* self,
                const std::filesystem::path& directory,
                const std::vector<TableRow>& table,
+               const std::map<std::string, std::string>& names,
                const std::vector<std::pair<std::string, std::string>>& declared,
                const std::map<std::string, std::string>& tie,
                const std::vector<std::string>& untie,
@@ -28,6 +29,7 @@ void construct(ModelSource* self,
                bool rename,
                const std::map<std::string, std::string>& init) {
   const ModelSourceOptions options{
+      .names = names,
       .declared = declared,
       .ties = {.explicit_ties = tie, .untied = untie, .on_conflict = conflict_from(on_tie_conflict)},
       .rename = rename,
@@ -135,6 +137,7 @@ void bind_model_source(nb::module_& module) {
            nb::arg("directory"),
            nb::arg("table"),
            nb::kw_only(),
+           nb::arg("names") = std::map<std::string, std::string>{},
            nb::arg("declared") = std::vector<std::pair<std::string, std::string>>{},
            nb::arg("tie") = std::map<std::string, std::string>{},
            nb::arg("untie") = std::vector<std::string>{},

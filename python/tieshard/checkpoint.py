@@ -96,6 +96,10 @@ class Checkpoint(_core.OpenedCheckpoint):
             found = self.__dict__["_index"] = {tensor.name: tensor for tensor in self.tensors}
         return found
 
+    def stored(self, name: str) -> _core.StoredTensor:
+        """Where the tensor of this name lies. Raises KeyError."""
+        return self._by_name[name]
+
     def __iter__(self):
         return iter(self._by_name)
 

@@ -15,6 +15,7 @@ from torch.distributed.tensor import DTensor
 from tieshard import _core
 from tieshard.buffers import load_stored, other_buffers, recompute, stored_buffers
 from tieshard.checkpoint import open as open_checkpoint
+from tieshard.conversions import Conversions, find_conversions, load_merged
 from tieshard.ledger import Ledger, LedgerEntry
 from tieshard.local_parts import Box, boxes, local_tensor
 from tieshard.module_table import parameter_table
@@ -52,21 +53,29 @@ def load(module: torch.nn.Module, directory: str | os.PathLike, *, device: torch
     started = time.perf_counter()
     directory = os.fspath(directory)
     checkpoint = open_checkpoint(directory)
-    source = _core.ModelSource(directory, parameter_table(module), declared=declared_ties(module), tie=tie or {}, untie=untie or [],
-                               on_tie_conflict=on_tie_conflict, rename=rename, init=init or {})
+    conversions = find_conversions(module, checkpoint) if rename else Conversions()
+    table = [row for row in parameter_table(module) if row[0] not in conversions.targets]
+    source = _core.ModelSource(directory, table, names=conversions.names, declared=declared_ties(module), tie=tie or {},
+                               untie=untie or [], on_tie_conflict=on_tie_conflict, rename=rename, init=init or {})
     mended = mend(module, source.ties)
     options = {"threads": threads or default_threads(), "buffer_bytes": read_buffer, "map": mmap, "check_values": check_values}
     entries = source.entries()
     where = holders(module)
-    parameters = {entry["name"]: where[entry["name"]][0]._parameters[where[entry["name"]][1]] for entry in entries}
+    parameters = {name: owner._parameters[attribute] for name, (owner, attribute) in where.items()}
     with torch.no_grad():
-        account = read_all(source, parameters, device, options)
-        target = torch.device(device) if device else torch.device("cpu")
+        account = read_all(source, {entry["name"]: parameters[entry["name"]] for entry in entries}, device, options)
+        merged = []
+        for each in conversions.merged:
+            for name in each.targets:
+                give_memory(parameters[name], device_of(parameters[name], device))
+            merged += load_merged(each, module, checkpoint, parameters)
+        target = buffer_device(parameters, device)
         stored = stored_buffers(module, checkpoint)
         loaded = load_stored(stored, checkpoint, target)
         made, left = recompute(module, other_buffers(module, stored), target)
-    return Ledger(entries=[entry_of(entry, parameters[entry["name"]], account) for entry in entries],
-                  findings=findings_of(source, account, loaded), unused=[name for name in source.unused if name not in stored],
+    used = conversions.sources | set(stored)
+    return Ledger(entries=[entry_of(entry, parameters[entry["name"]], account) for entry in entries] + merged,
+                  findings=findings_of(source, account, used), unused=[name for name in source.unused if name not in used],
                   buffers_loaded=loaded, buffers_recomputed=made, buffers_left=left, mended=mended,
                   bytes_read=account["bytes_read"], bytes_mapped=account["bytes_mapped"], seconds=time.perf_counter() - started)
 
@@ -85,6 +94,17 @@ def device_of(parameter: torch.Tensor, device) -> torch.device:
     if isinstance(parameter, DTensor) and parameter.device_mesh.device_type == "cuda":
         return torch.device("cuda", torch.cuda.current_device())
     return torch.device("cpu")
+
+
+def buffer_device(parameters: dict, device) -> torch.device:
+    """Where buffers of the meta device are made: beside the parameters."""
+    return torch.device(device) if device else next((local_tensor(each).device for each in parameters.values()), torch.device("cpu"))
+
+
+def give_memory(parameter: torch.nn.Parameter, device: torch.device) -> None:
+    local = local_tensor(parameter)
+    if local.device != device:
+        replace_local(parameter, torch.empty(local.shape, dtype=local.dtype, device=device))
 
 
 def read_all(source: _core.ModelSource, parameters: dict, device, options: dict) -> dict:
@@ -121,8 +141,8 @@ def read_on_cpu(source: _core.ModelSource, wanted: list, options: dict, account:
             address = local.data_ptr() if straight and not fresh else 0
             rows.append((name, address, str(parameter.dtype), box.offset, box.size))
             then.append(Wanted(name, parameter, box, straight))
-        if fresh and not straight:  # several boxes, or nothing
-            replace_local(parameter, torch.empty(local.shape, dtype=local.dtype, device=target))
+        if not straight:  # several boxes, or nothing
+            give_memory(parameter, target)
     for each, array in zip(then, run(source, rows, options, account)):
         if array is None:
             continue
@@ -155,7 +175,16 @@ def entry_of(entry: dict, parameter: torch.Tensor, account: dict) -> LedgerEntry
     return LedgerEntry(**entry, elements=local_tensor(parameter).numel(), mapped=entry["name"] in account["mapped"])
 
 
-def findings_of(source: _core.ModelSource, account: dict, loaded: list[str]) -> list:
-    """What core found; of unused tensors nothing where all of them are buffers that were loaded."""
-    unused = set(source.unused) - set(loaded)
-    return [finding for finding in source.findings if finding.code != "unused-tensor" or unused] + account["not_finite"]
+def findings_of(source: _core.ModelSource, account: dict, used: set[str]) -> list:
+    """What core found; the tensors that core has no use for and this module has are left out of it."""
+    unused = [name for name in source.unused if name not in used]
+    findings = []
+    for finding in source.findings:
+        if finding.code == "unused-tensor" and finding.level == "warning" and len(unused) < len(source.unused):
+            if not unused:
+                continue
+            more = f" and {len(unused) - 4} more" if len(unused) > 4 else ""
+            finding = _core.Diagnostic(finding.code, level=finding.level, what=finding.what, where=", ".join(unused[:4]) + more,
+                                       why=f"{len(unused)} stored tensors have no place in the module", fix=finding.fix)
+        findings.append(finding)
+    return findings + account["not_finite"]

@@ -27,13 +27,12 @@ def stages(wanted: list) -> list[list]:
 
 def copy_to_device(group: list, read) -> None:
     """Reads the parts of one group by `read(rows)` and copies them. Pinned memory is freed by torch once its copy is done."""
-    from tieshard.load import replace_local
+    from tieshard.load import give_memory
 
     rows, copies = [], []
     for name, parameter, device in group:
         local = local_tensor(parameter)
-        if local.is_meta or local.device != device:
-            replace_local(parameter, torch.empty(local.shape, dtype=local.dtype, device=device))
+        give_memory(parameter, device)
         for box in boxes(parameter, name):
             staged = torch.empty(box.size, dtype=local.dtype, pin_memory=device.type == "cuda")
             rows.append((name, staged.data_ptr(), str(local.dtype), box.offset, box.size))

@@ -15,6 +15,9 @@ CONFIGS = {
                                      layer_types=["sliding_attention", "full_attention"])),
     "t5": ("t5", dict(d_model=32, d_ff=48, d_kv=8, num_layers=2, num_decoder_layers=2, num_heads=4, vocab_size=67,
                       pad_token_id=0, eos_token_id=1, decoder_start_token_id=0)),
+    # each expert is stored by itself, and all of a layer are one parameter of the model
+    "mixtral": ("mixtral", dict(SMALL, num_local_experts=4, num_experts_per_tok=2)),
+    "qwen3_moe": ("qwen3_moe", dict(SMALL, head_dim=8, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=24)),
     # of no family that tieshard knows: names come from the model
     "opt": ("opt", dict(hidden_size=32, ffn_dim=48, num_hidden_layers=2, num_attention_heads=4, vocab_size=67,
                         max_position_embeddings=64, word_embed_proj_dim=32)),
