@@ -70,6 +70,15 @@ TEST(RunFiles, ADirectoryThatIsNoRunIsRefused) {
   expect_refusal<InputError>(Code::kDirectoryNotFound, {"none"}, [&] { read_run(dir / "none"); });
 }
 
+TEST(RunFiles, ARunOfNoStepHasASummaryAlone) {
+  const TempDir dir;
+  dir.write("summary.json", "{\"ranks\": [], \"saves\": [], \"stopped_by\": null}");
+  const RunFiles run = read_run(dir.path());
+  EXPECT_TRUE(run.finished);
+  EXPECT_TRUE(run.steps.empty());
+  EXPECT_THAT(run_report(run, "run"), HasSubstr("No step has ended yet"));
+}
+
 TEST(RunReport, IsWrittenIntoTheRun) {
   const TempDir dir;
   dir.write("metrics.jsonl", kSteps);

@@ -160,7 +160,8 @@ class Reader {
 
   /// A warning that says what an exception would: weights that no file gave their values.
   void note_random_weights(const LogLine& line) {
-    if (line.text.find("| MISSING") != std::string::npos && first_missing_.empty()) {
+    const bool one_name = line.text.find('{') == std::string::npos; // not layers.{0, 1}, which stands for several
+    if (one_name && line.text.find("| MISSING") != std::string::npos && first_missing_.empty()) {
       first_missing_ = line.text.substr(0, line.text.find_first_of(" |"));
     }
     const bool random = line.text.find("newly initialized") != std::string::npos ||

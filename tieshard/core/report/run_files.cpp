@@ -45,9 +45,15 @@ std::optional<RunStep> step_of(const std::string& text) {
   return step;
 }
 
-void read_steps(const fs::path& path, RunFiles& run) {
+bool is_file(const fs::path& path) {
+  std::error_code ignored;
+  return fs::is_regular_file(path, ignored);
+}
+
+void read_steps(const fs::path& directory, RunFiles& run) {
+  const fs::path path = directory / "metrics.jsonl";
   std::ifstream file(path);
-  if (!file) {
+  if (!file && !is_file(directory / "summary.json")) { // a run of no step has that alone
     throw InputError({.code = Code::kFileNotFound,
                       .what = "the directory holds no training run",
                       .where = path.string(),
@@ -66,8 +72,7 @@ void read_steps(const fs::path& path, RunFiles& run) {
 
 /// A JSON file that may be absent or half written; null then.
 nlohmann::ordered_json document_of(const fs::path& path) {
-  std::error_code ignored;
-  if (!fs::is_regular_file(path, ignored)) {
+  if (!is_file(path)) {
     return {};
   }
   const nlohmann::ordered_json document = nlohmann::ordered_json::parse(read_text_file(path), nullptr, false);
@@ -137,7 +142,7 @@ RunFiles read_run(const fs::path& directory) {
                       .fix = "pass the --out of a tieshard train"});
   }
   RunFiles run;
-  read_steps(directory / "metrics.jsonl", run);
+  read_steps(directory, run);
   read_summary(directory / "summary.json", run);
   read_checkpoints(directory / "checkpoints", run);
   for (const RunStep& step : run.steps) {
