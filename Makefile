@@ -49,8 +49,9 @@ bench-load: build ## Measure loading against the peers (docs/benchmarks.md)
 	@python bench/bench_load.py $(ARGS)
 
 .PHONY: bench-plan
-bench-plan: build ## Measure opening and planning 1,000 to 100,000 tensors (docs/benchmarks.md)
-	@python3 bench/bench_plan.py $(ARGS)
+bench-plan: build ## Measure opening, planning and diagnosing 1,000 to 100,000 tensors (docs/benchmarks.md)
+	@tools/setup.sh test
+	@python bench/bench_plan.py $(ARGS)
 
 .PHONY: bench-collectives
 bench-collectives: build ## Measure collectives over shared memory against Gloo (docs/benchmarks.md)

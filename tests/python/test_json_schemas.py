@@ -1,4 +1,4 @@
-"""What check, diff and ties print with --json is what docs/schemas says, key by key."""
+"""What the verbs print with --json is what docs/schemas says, key by key."""
 
 import json
 import subprocess
@@ -58,10 +58,12 @@ def changed(tiny, tmp_path):
 
 
 def test_schemas_are_valid_and_name_all_keys():
-    assert set(SCHEMAS) == {"check", "diff", "ties"}
+    assert set(SCHEMAS) == {"check", "diff", "doctor", "doctor-log", "inspect", "load", "plan", "ties"}
     for verb, schema in SCHEMAS.items():
         Draft202012Validator.check_schema(schema)
         for part in objects_of(schema):
+            if isinstance(part.get("additionalProperties"), dict) or "description" in part:  # the file's own keys
+                continue
             assert part["additionalProperties"] is False and part["required"], verb
 
 
@@ -72,6 +74,31 @@ def test_each_checkpoint_gives_what_the_schemas_say(tieshard, reference, case):
     expect = "tied" if groups else "untied"
     assert check_output("check", printed(0, tieshard, "check", folder, "--expect", expect, "--json"))["ok"]
     assert check_output("diff", printed(0, tieshard, "diff", folder, folder, "--json"))["same"]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_verbs_print_of_each_checkpoint_is_what_the_schemas_say(tieshard, reference, tmp_path, case):
+    folder = reference / case
+    check_output("inspect", printed(0, tieshard, "inspect", folder, "--json"))
+    check_output("plan", printed(0, tieshard, "plan", folder, "--ranks", 3, "--json"))
+    check_output("plan", printed(0, tieshard, "plan", folder, "--ranks", 5, "--replicas", 2, "--compare", "--bandwidth", "25GB/s", "--device-memory", "1MiB", "--json"))
+    check_output("doctor", printed(0, tieshard, "doctor", folder, "--ranks", 3, "--json"))
+    check_output("doctor", printed(0, tieshard, "doctor", folder, "--try", "--json"))
+    check_output("doctor", printed(2, tieshard, "doctor", tmp_path, "--json"))
+    check_output("load", printed(0, tieshard, "load", folder, "--ranks", 2, "--values", 2, "--json"))
+    check_output("doctor-log", printed(2, tieshard, "doctor", folder, "--log", ROOT / "tests" / "logs" / "torch_tie_in_two_groups.log", "--json"))
+
+
+def test_a_file_alone_and_values_that_are_initialised_have_their_schema_too(tieshard, tiny, tmp_path):
+    tensors = load_file(tiny / "model.safetensors")
+    del tensors["model.norm.weight"]
+    save_file(tensors, tmp_path / "model.safetensors")
+    for verb in ("inspect", "ties"):
+        check_output(verb, printed(0, tieshard, verb, tmp_path / "model.safetensors", "--json"))
+    (tmp_path / "config.json").write_bytes((tiny / "config.json").read_bytes())
+    check_output("load", printed(0, tieshard, "load", tmp_path, "--ranks", 2, "--init", "model.norm.weight=ones", "--json"))
+    check_output("plan", printed(0, tieshard, "plan", tmp_path, "--ranks", 2, "--init", "model.norm.weight=ones", "--json"))
+    check_output("doctor-log", printed(0, tieshard, "doctor", "--log", "/dev/null", "--json"))
 
 
 def test_findings_and_differences_have_their_schema_too(tieshard, tiny, two_copies, changed):
