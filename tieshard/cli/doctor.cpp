@@ -100,7 +100,9 @@ void add_doctor(CLI::App& app, Verb& chosen) {
   const auto options = std::make_shared<DoctorVerbOptions>();
   CLI::App* verb = app.add_subcommand("doctor", "Say whether a checkpoint would load, and all that is odd about it");
   verb->add_option(
-      "DIR", options->directory, "Checkpoint directory (config.json and safetensors files), or one weights file");
+      "DIR",
+      options->directory,
+      "Checkpoint directory (config.json and safetensors files), a weights file, or a training checkpoint");
   verb->add_option(
           "--log",
           options->log,

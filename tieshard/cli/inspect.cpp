@@ -13,9 +13,11 @@
 #include "tieshard/cli/json_output.h"
 #include "tieshard/cli/model_view.h"
 #include "tieshard/cli/name_pattern.h"
+#include "tieshard/cli/saved_text.h"
 #include "tieshard/cli/table.h"
 #include "tieshard/cli/tensor_values.h"
 #include "tieshard/core/base/units.h"
+#include "tieshard/core/state/saved_model.h"
 
 namespace tieshard::cli {
 namespace {
@@ -199,6 +201,9 @@ OrderedJson document(const ResolvedModel& view) {
 } // namespace
 
 int run_inspect(const InspectOptions& options, const Console& console) {
+  if (options.tensor.empty() && is_training_checkpoint(options.directory)) {
+    return show_saved(options.directory, options.all, options.json, console);
+  }
   const ResolvedModel view = resolve_model(options.directory, options.open.options());
   if (!options.tensor.empty()) {
     const TensorValues values = read_tensor_values(view, options.tensor, options.first);
@@ -224,7 +229,10 @@ int run_inspect(const InspectOptions& options, const Console& console) {
 void add_inspect(CLI::App& app, Verb& chosen) {
   const auto options = std::make_shared<InspectOptions>();
   CLI::App* verb = app.add_subcommand("inspect", "Show what a checkpoint is and holds; one tensor with --tensor");
-  verb->add_option("DIR", options->directory, "Checkpoint directory (config.json and safetensors files), or one weights file")->required();
+  verb->add_option("DIR",
+                   options->directory,
+                   "Checkpoint directory (config.json and safetensors files), a weights file, or a training checkpoint")
+      ->required();
   CLI::Option* tensor =
       verb->add_option("--tensor", options->tensor, "Show this tensor and its first values")->type_name("NAME");
   verb->add_option("--first", options->first, "Number of values to show, 0 or more (default 8)")

@@ -6,8 +6,10 @@
 
 #include "tieshard/cli/json_output.h"
 #include "tieshard/cli/model_view.h"
+#include "tieshard/cli/saved_text.h"
 #include "tieshard/cli/table.h"
 #include "tieshard/core/base/units.h"
+#include "tieshard/core/state/saved_model.h"
 
 namespace tieshard::cli {
 namespace {
@@ -103,6 +105,9 @@ OrderedJson document(const ResolvedModel& view) {
 } // namespace
 
 int run_ties(const TiesOptions& options, const Console& console) {
+  if (is_training_checkpoint(options.directory)) {
+    return show_saved(options.directory, false, options.json, console);
+  }
   const ResolvedModel view = resolve_model(options.directory, options.open.options());
   if (options.json) {
     print_json(console.out, document(view));
@@ -117,7 +122,10 @@ int run_ties(const TiesOptions& options, const Console& console) {
 void add_ties(CLI::App& app, Verb& chosen) {
   const auto options = std::make_shared<TiesOptions>();
   CLI::App* verb = app.add_subcommand("ties", "Show which names are one weight, and why");
-  verb->add_option("DIR", options->directory, "Checkpoint directory (config.json and safetensors files), or one weights file")->required();
+  verb->add_option("DIR",
+                   options->directory,
+                   "Checkpoint directory (config.json and safetensors files), a weights file, or a training checkpoint")
+      ->required();
   add_open_flags(*verb, options->open);
   verb->add_flag("--json", options->json, "Print JSON: groups (canonical, aliases with evidence) and findings");
   verb->footer(

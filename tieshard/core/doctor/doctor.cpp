@@ -6,7 +6,9 @@
 #include "tieshard/core/doctor/finding_list.h"
 #include "tieshard/core/doctor/load_check.h"
 #include "tieshard/core/doctor/room_check.h"
+#include "tieshard/core/doctor/saved_check.h"
 #include "tieshard/core/doctor/value_check.h"
+#include "tieshard/core/state/saved_model.h"
 
 namespace tieshard {
 namespace {
@@ -110,7 +112,9 @@ DoctorReport diagnose(const std::filesystem::path& directory, const DoctorOption
   DoctorReport report;
   FindingList findings;
   std::optional<ResolvedModel> model;
-  if (findings.collect([&] { model = resolve_model(directory, options.resolve); })) {
+  if (is_training_checkpoint(directory)) {
+    check_saved(directory, options, report, findings);
+  } else if (findings.collect([&] { model = resolve_model(directory, options.resolve); })) {
     describe(model->checkpoint, report);
     findings.add(model->findings);
     report.ties = model->ties.groups();

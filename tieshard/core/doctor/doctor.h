@@ -81,7 +81,8 @@ struct DoctorReport {
 
 /// Checks the checkpoint in `directory` for a load by `options.ranks` ranks. What the loader would throw as an
 /// InputError (or, for a flag of the caller's, as a UsageError) is a finding of level error; after it the checks go on
-/// where their result still means something: other files, the config, the values.
+/// where their result still means something: other files, the config, the values. A training checkpoint or a run is
+/// looked at as saved_check.h says.
 /// @throws PeerError io-failed
 DoctorReport diagnose(const std::filesystem::path& directory, const DoctorOptions& options = {});
 

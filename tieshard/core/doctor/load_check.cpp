@@ -49,6 +49,8 @@ std::vector<CheckedTensor> values_of(const ShardPlan& plan, const WeightSources&
   return values;
 }
 
+} // namespace
+
 std::vector<UnitBytes> units_of(const ShardPlan& plan) {
   std::vector<UnitBytes> units;
   for (const PlanUnit& unit : plan.units()) {
@@ -64,8 +66,6 @@ std::vector<UnitBytes> units_of(const ShardPlan& plan) {
   }
   return units;
 }
-
-} // namespace
 
 LoadCheck check_load(const ResolvedModel& model, const DoctorOptions& options, FindingList& findings) {
   LoadCheck result;

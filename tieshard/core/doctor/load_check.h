@@ -24,6 +24,9 @@ struct LoadCheck {
   std::vector<CheckedTensor> values{}; ///< stored tensors that give a parameter its values, or scale them
 };
 
+/// The units of a plan, whole.
+std::vector<UnitBytes> units_of(const ShardPlan& plan);
+
 /// Plans the load of `model` as the loader does. Adds what it refuses and what it warns of to `findings`; points into
 /// `model`.
 LoadCheck check_load(const ResolvedModel& model, const DoctorOptions& options, FindingList& findings);

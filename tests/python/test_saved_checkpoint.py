@@ -1,0 +1,64 @@
+"""inspect, ties and doctor on a training checkpoint: the run, its checkpoints/, one step; and what doctor says of a damaged one."""
+
+import json
+import shutil
+
+import numpy
+import pytest
+from running import clean_environment, run, run_well
+
+
+@pytest.fixture(scope="module")
+def saved(tieshard, tiny, tmp_path_factory):
+    """A run of two ranks that saved steps 1 and 2."""
+    folder = tmp_path_factory.mktemp("saved")
+    numpy.random.default_rng(3).integers(0, 101, 200).astype("<u2").tofile(folder / "tokens.bin")
+    run_well([tieshard, "train", "--model", tiny, "--data", folder / "tokens.bin", "--out", folder / "run", "--steps", 2, "--seq", 16,
+              "--ranks", 2, "--save-every", 1, "--no-export"], env=clean_environment())
+    return folder / "run"
+
+
+@pytest.mark.parametrize("part", ["", "checkpoints", "checkpoints/step-000000001"])
+def test_the_run_its_checkpoints_and_one_step_are_shown(tieshard, saved, part):
+    step = 1 if part.endswith("1") else 2
+    shown = run_well([tieshard, "inspect", saved / part]).stdout
+    assert f"a training checkpoint of step {step}" in shown and "dp_shard 2; optimizer adamw" in shown
+    assert "lm_head.weight = model.embed_tokens.weight  (manifest.json: config-flag" in run_well([tieshard, "ties", saved / part]).stdout
+    document = json.loads(run_well([tieshard, "doctor", saved / part, "--ranks", 3, "--deep", "--json"]).stdout)
+    assert document["verdict"] == "ok" and document["family"] == "llama" and document["ranks"] == 3
+    assert sum((rank["last"] - rank["first"] + 1) * rank["elements"] for rank in document["per_rank"]) == document["parameters"]
+    names = json.loads(run_well([tieshard, "inspect", saved / part, "--json"]).stdout)
+    assert names["step"] == step and "model.norm.weight" in [entry["name"] for entry in names["parameters"]]
+
+
+def damaged(saved, tmp_path, damage):
+    step = tmp_path / "step-000000002"
+    shutil.copytree(saved / "checkpoints" / "step-000000002", step)
+    weights = sorted(step.glob("*.safetensors"))[0]
+    if damage == "cut":
+        weights.write_bytes(weights.read_bytes()[:-4])
+    elif damage == "gone":
+        weights.unlink()
+    elif damage == "bit":
+        text = bytearray(weights.read_bytes())
+        text[-1] ^= 1
+        weights.write_bytes(text)
+    return step
+
+
+@pytest.mark.parametrize(("damage", "flags", "status", "code"), [
+    ("cut", [], 2, "checkpoint-incomplete"), ("gone", [], 2, "checkpoint-incomplete"),
+    ("bit", [], 0, None), ("bit", ["--deep"], 2, "checkpoint-incomplete")])
+def test_damage_is_found_as_far_as_it_is_looked_for(tieshard, saved, tmp_path, damage, flags, status, code):
+    done = run([tieshard, "doctor", damaged(saved, tmp_path, damage), "--json", *flags])
+    assert done.returncode == status, done.stdout
+    assert [finding["code"] for finding in json.loads(done.stdout)["findings"]] == ([code] if code else [])
+
+
+def test_a_run_whose_newest_is_damaged_has_the_one_before_and_a_warning(tieshard, saved, tmp_path):
+    copy = tmp_path / "run"
+    shutil.copytree(saved, copy)
+    sorted((copy / "checkpoints" / "step-000000002").glob("*.safetensors"))[0].unlink()
+    done = run([tieshard, "doctor", copy, "--fail-on", "warning"])
+    assert done.returncode == 2 and "[checkpoint-incomplete]" in done.stdout and "warning" in done.stdout
+    assert "of step 1;" in run_well([tieshard, "inspect", copy]).stdout
