@@ -79,7 +79,8 @@ inline const std::vector<std::string>& reference_names() {
                                               "gemma3_text",    "gpt2_tied",
                                               "t5_tied",        "t5_gated",
                                               "gpt_oss_untied", "gpt_oss_tied",
-                                              "gpt_oss_mxfp4"};
+                                              "gpt_oss_mxfp4",  "qwen2_moe",
+                                              "qwen2_moe_tied"};
   return names;
 }
 

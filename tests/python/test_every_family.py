@@ -100,14 +100,14 @@ def test_gpt2_has_no_more_positions_than_it_has_and_says_so_first(tieshard, refe
         assert done.returncode == 2 and "n_positions" in done.stderr and not done.stdout.startswith("{"), done.stderr
 
 
-@pytest.mark.parametrize(("name", "targets"), [("gpt_oss_tied", "router"), ("qwen3_moe", "gate_proj"), ("gpt2_tied", "c_attn")])
+@pytest.mark.parametrize(("name", "targets"), [("gpt_oss_tied", "router"), ("qwen2_moe", "shared_expert_gate"), ("qwen3_moe", "gate_proj"), ("gpt2_tied", "c_attn")])
 def test_an_adapter_that_peft_would_lose_is_refused(tieshard, reference, tokens, tmp_path, name, targets):
     done = run([tieshard, "train", "--model", reference / name, "--data", tmp_path / "tokens.bin", "--out", tmp_path / "run",
                 "--seq", SEQ, "--lora", f"r=2,targets={targets}"], env=clean_environment())
     assert done.returncode and "[unknown-target]" in done.stderr, done.stderr
 
 
-@pytest.mark.parametrize("name", ["gpt_oss_tied", "qwen3_moe", "mixtral"])
+@pytest.mark.parametrize("name", ["gpt_oss_tied", "qwen2_moe", "qwen3_moe", "mixtral"])
 def test_an_adapter_on_all_that_can_have_one_has_the_loss_of_peft(tieshard, reference, tokens, tmp_path, name):
     import peft
 

@@ -18,6 +18,8 @@ GPT2 = {"vocab_size": 23, "n_positions": 16, "n_embd": 8, "n_layer": 2, "n_head"
 ALBERT = TINY | ENDS | {"embedding_size": 4, "max_position_embeddings": 16}
 EXPERTS = {"num_local_experts": 3, "num_experts_per_tok": 1}
 QWEN_MOE = TINY | ENDS | GQA | {"num_experts": 3, "num_experts_per_tok": 1, "moe_intermediate_size": 6}
+QWEN2_MOE = QWEN_MOE | {"shared_expert_intermediate_size": 10}
+STACKED = ("qwen2_moe", "qwen3_moe", "mixtral")  # in memory
 CASES = {
     "llama": ("LlamaForCausalLM", TINY | ENDS | {"tie_word_embeddings": True, "attention_bias": True}),
     "llama_untied": ("LlamaForCausalLM", TINY | ENDS | GQA | {"mlp_bias": True}),
@@ -26,6 +28,9 @@ CASES = {
     "qwen2": ("Qwen2ForCausalLM", TINY | ENDS | {"num_key_value_heads": 2}),
     "qwen2_tied": ("Qwen2ForCausalLM", TINY | ENDS | {"num_key_value_heads": 2, "tie_word_embeddings": True,
                                                        "use_sliding_window": True, "max_window_layers": 1}),
+    "qwen2_moe": ("Qwen2MoeForCausalLM", QWEN2_MOE | {"use_sliding_window": True, "sliding_window": 5}),
+    "qwen2_moe_tied": ("Qwen2MoeForCausalLM", QWEN2_MOE | {"tie_word_embeddings": True, "mlp_only_layers": [1],
+                                                           "qkv_bias": False}),
     "qwen3": ("Qwen3ForCausalLM", TINY | ENDS | GQA),
     "qwen3_tied": ("Qwen3ForCausalLM", TINY | ENDS | GQA | {"tie_word_embeddings": True, "attention_bias": True}),
     "qwen3_moe": ("Qwen3MoeForCausalLM", QWEN_MOE),
@@ -76,7 +81,7 @@ def test_the_parameters_are_those_of_the_module(tieshard, saved):
     model, folder = saved
     plan = json.loads(run_well([tieshard, "plan", folder, "--ranks", 1, "--all", "--json"]).stdout)
     got = [(row["name"], row["shape"]) for row in plan["parameters"]]
-    if model.config.model_type in ("qwen3_moe", "mixtral"):  # stack the experts that their files hold one by one
+    if model.config.model_type in STACKED:  # the experts, which their files hold one by one
         assert sorted(got) == stored_rows(folder)
     else:
         assert got == [(name, list(parameter.shape)) for name, parameter in model.named_parameters()]
@@ -103,9 +108,9 @@ def test_every_parameter_but_those_at_the_ends_lies_in_a_unit(tieshard, saved):
     assert not [name for name in root["parameters"] if any(part.isdigit() for part in name.split("."))]
 
 
-DECODERS = ["LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM", "Qwen3MoeForCausalLM",
-            "MixtralForCausalLM", "Phi3ForCausalLM", "GemmaForCausalLM", "Gemma2ForCausalLM", "Gemma3ForCausalLM",
-            "GptOssForCausalLM"]
+DECODERS = ["LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen2MoeForCausalLM", "Qwen3ForCausalLM",
+            "Qwen3MoeForCausalLM", "MixtralForCausalLM", "Phi3ForCausalLM", "GemmaForCausalLM", "Gemma2ForCausalLM",
+            "Gemma3ForCausalLM", "GptOssForCausalLM"]
 SIZES = {"vocab_size": 40000, "hidden_size": 64, "intermediate_size": 12, "num_hidden_layers": 32,
          "num_attention_heads": 32}
 # As version 4 wrote them, and the releases of these families still have them.
@@ -115,6 +120,11 @@ VERSION_4 = {
         "rope_type": "llama3"}},
     "mistral": SIZES | {"rope_theta": 1000000.0, "sliding_window": None, "num_key_value_heads": 8},
     "qwen2": SIZES | {"rope_theta": 1000000.0, "sliding_window": 131072, "use_sliding_window": False},
+    "qwen2_moe": SIZES | {"rope_theta": 1000000.0, "num_experts": 16, "num_experts_per_tok": 2, "max_window_layers": 21,
+                          "moe_intermediate_size": 24, "shared_expert_intermediate_size": 96, "decoder_sparse_step": 2,
+                          "norm_topk_prob": True, "sliding_window": 32768, "use_sliding_window": False},
+    "qwen2_moe_window": SIZES | {"model_type": "qwen2_moe", "use_sliding_window": True, "sliding_window": 512,
+                                 "max_window_layers": 21},
     "qwen3": SIZES | {"rope_scaling": {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}},
     "qwen3_moe": SIZES | {"num_experts": 16, "num_experts_per_tok": 4, "mlp_only_layers": [3], "decoder_sparse_step": 2,
                           "norm_topk_prob": True, "max_window_layers": 48, "rope_theta": 10000000},
@@ -183,7 +193,8 @@ def test_the_layers_are_those_of_the_modules(tieshard, saved):
     assert len(decoder["layers"]) == len(model.model.layers)
     for got, layer in zip(decoder["layers"], model.model.layers):
         attention, mlp = layer.self_attn, layer.mlp
-        assert got["window"] == (getattr(attention, "sliding_window", getattr(config, "sliding_window", None)) or 0)
+        for_all = None if getattr(config, "layer_types", None) else getattr(config, "sliding_window", None)
+        assert got["window"] == (getattr(attention, "sliding_window", for_all) or 0)
         assert decoder["attention_scale"] == pytest.approx(attention.scaling)
         assert decoder["head_dim"] == attention.head_dim
         rope = ropes.get(attention.layer_type, ropes) if "full_attention" in ropes else ropes

@@ -55,6 +55,17 @@ CASES = {
         "class": "Qwen2Config",
         "config": SMALL | ENDS | {"num_hidden_layers": 3, "use_sliding_window": True, "sliding_window": WINDOW,
                                   "max_window_layers": 1, "tie_word_embeddings": False}},
+    "qwen2_moe": {
+        "class": "Qwen2MoeConfig", "salt": 199, "shard": "60KB",
+        "config": SMALL | ENDS | {"num_hidden_layers": 3, "moe_intermediate_size": 22, "head_dim": 12, "num_experts": 5,
+                                  "shared_expert_intermediate_size": 34, "num_experts_per_tok": 2, "pad_token_id": 6,
+                                  "mlp_only_layers": [1], "use_sliding_window": True, "sliding_window": WINDOW,
+                                  "max_window_layers": 2, "tie_word_embeddings": False}},
+    "qwen2_moe_tied": {
+        "class": "Qwen2MoeConfig", "salt": 197,
+        "config": SMALL | ENDS | {"moe_intermediate_size": 22, "num_experts": 4, "num_experts_per_tok": 3,
+                                  "shared_expert_intermediate_size": 30, "norm_topk_prob": True, "qkv_bias": False,
+                                  "decoder_sparse_step": 2, "rope_theta": 1000000.0, "tie_word_embeddings": True}},
     "qwen3_tied": {"class": "Qwen3Config",
                    "config": SMALL | ENDS | {"head_dim": 16, "rope_theta": 1000000.0, "tie_word_embeddings": True}},
     "qwen3_moe": {

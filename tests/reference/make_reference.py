@@ -1,6 +1,6 @@
 """Write tiny Hugging Face checkpoints together with what transformers computes from them.
 
-    python tests/reference/make_reference.py OUT [--only NAME...]
+    python tests/reference/make_reference.py OUT [--only NAME... | --salts NAME]
 
 The numeric tests compare tieshard with these files. A second run finds the stamp OUT/.stamp (a hash of these scripts
 and of the versions of the packages they use) and returns at once; several runs at a time wait for each other. CASES of
@@ -51,6 +51,9 @@ ADAMW = {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.01}
 STEPS = 3
 ROUTER_MARGIN = 0.03  # between logits of the last chosen expert and the first rejected: less is a toss-up in bfloat16
 GRADIENT_FLOOR = 1e-5  # AdamW divides a gradient by its own size: below this, a step is made of rounding
+EXPERT_NAMES = {  # in the files of families whose experts transformers stacks in memory
+    "mixtral": ("block_sparse_moe", "w1", "w3", "w2"),
+    **dict.fromkeys(("qwen2_moe", "qwen3_moe"), ("mlp", "gate_proj", "up_proj", "down_proj"))}
 ROUNDING = {"logits": 1.4e-5, "loss": 1e-6, "grad": 6e-6, "step3": 1.6e-6}  # float32 against float64, absolute
 
 def stamp():
@@ -206,10 +209,9 @@ def narrow_logits(name, folder, batch):
 
 def as_stored(results, family):
     """Experts that files hold one by one and transformers in one parameter, under the names and shapes of the files."""
-    if family not in ("qwen3_moe", "mixtral"):
+    if family not in EXPERT_NAMES:
         return results
-    moe, gate, up, down = ("mlp", "gate_proj", "up_proj", "down_proj") if family == "qwen3_moe" else (
-        "block_sparse_moe", "w1", "w3", "w2")
+    moe, gate, up, down = EXPERT_NAMES[family]
     stored = {}
     for key, value in results.items():
         match = re.fullmatch(r"(.*)\.mlp\.experts\.(gate_up_proj|down_proj)", key)
@@ -337,11 +339,32 @@ def make_all(out, names):
         staging.rename(out / name)
 
 
+def usable_salts(name, count=200):
+    """Draws of the weights with which no router is near a tie, and how far the nearest is; rounding is not looked at."""
+    import torch
+
+    torch.set_num_threads(1)
+    for salt in range(count):
+        CASES[name]["salt"] = salt
+        model = make_model(name).eval()
+        model.set_experts_implementation("eager")
+        margin = router_margin(model, make_batch(name, model.config))
+        if margin is None:
+            sys.exit(f"{name} is no mixture: it has no router")
+        if margin >= ROUTER_MARGIN:
+            yield salt, margin
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=pathlib.Path, metavar="OUT")
     parser.add_argument("--only", nargs="+", metavar="NAME", choices=CASES, help="make these again, whatever the stamp")
+    parser.add_argument("--salts", metavar="NAME", choices=CASES, help="list salts for a mixture, and write nothing")
     arguments = parser.parse_args()
+    if arguments.salts:
+        for salt, margin in usable_salts(arguments.salts):
+            print(f"salt {salt:3}  margin {margin:.3f}", flush=True)
+        return
     out = arguments.out
     out.mkdir(parents=True, exist_ok=True)
     with open(out / ".lock", "w") as lock:

@@ -66,6 +66,7 @@ OrderedJson to_json(const ExpertsConfig& experts) {
   return {{"count", experts.count},
           {"chosen", experts.chosen},
           {"intermediate_size", experts.intermediate_size},
+          {"shared_intermediate_size", experts.shared_intermediate_size},
           {"layout", text(experts.layout)},
           {"renormalise", experts.renormalise},
           {"swiglu_limit", experts.swiglu_limit}};

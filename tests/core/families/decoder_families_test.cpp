@@ -119,12 +119,27 @@ TEST(DecoderTable, HasEachExpertUnderTheNamesOfFiles) {
                   {"block_sparse_moe.experts.0.w2.weight", {64, 12}}}));
 }
 
+TEST(DecoderTable, OfQwen2MoeHasASharedExpertAndItsGateAfterTheOthers) {
+  const Rows rows = first_layer(qwen2_moe_family(), R"({"num_experts": 1, "num_experts_per_tok": 1,
+    "moe_intermediate_size": 6, "shared_expert_intermediate_size": 10})");
+  EXPECT_EQ(Rows(rows.begin() + 7, rows.end() - 2),
+            (Rows{{"mlp.gate.weight", {1, 64}},
+                  {"mlp.experts.0.gate_proj.weight", {6, 64}},
+                  {"mlp.experts.0.up_proj.weight", {6, 64}},
+                  {"mlp.experts.0.down_proj.weight", {64, 6}},
+                  {"mlp.shared_expert.gate_proj.weight", {10, 64}},
+                  {"mlp.shared_expert.up_proj.weight", {10, 64}},
+                  {"mlp.shared_expert.down_proj.weight", {64, 10}},
+                  {"mlp.shared_expert_gate.weight", {1, 64}}}));
+}
+
 TEST(DecoderFamilies, TieOnlyTheGemmasByDefault) {
   std::vector<std::string_view> tied;
   for (const Family* family : {&llama_family(),
                                &mistral_family(),
                                &qwen2_family(),
                                &qwen3_family(),
+                               &qwen2_moe_family(),
                                &qwen3_moe_family(),
                                &mixtral_family(),
                                &phi3_family(),
@@ -170,6 +185,17 @@ TEST(Windows, OfQwenAreInItsLastLayersWhenUsed) {
       << "its class has one mask for all layers";
 }
 
+TEST(Windows, OfQwen2MoeAreInEverySecondOfItsFirstLayersWhenUsed) {
+  const Family& family = qwen2_moe_family();
+  EXPECT_THAT(windows(decoder(family, R"({"sliding_window": 0, "use_sliding_window": false})")), Each(0))
+      << "as transformers 5 writes it";
+  EXPECT_THAT(windows(decoder(family, R"({"use_sliding_window": true})")),
+              ElementsAre(4096, 0, 4096, 0, 4096, 0, 4096, 0));
+  EXPECT_THAT(windows(decoder(family, R"({"use_sliding_window": true, "sliding_window": 7, "max_window_layers": 4})")),
+              ElementsAre(7, 0, 7, 0, 0, 0, 0, 0));
+  expect_refused(family, R"({"use_sliding_window": true, "sliding_window": 0})", "sliding_window");
+}
+
 TEST(Windows, AlternateInGemma2AndGptOssAndLeaveEverySixthLayerOfGemma3) {
   EXPECT_THAT(windows(decoder(gemma2_family())), ElementsAre(4096, 0, 4096, 0, 4096, 0, 4096, 0));
   EXPECT_THAT(windows(decoder(gpt_oss_family())), ElementsAre(128, 0, 128, 0, 128, 0, 128, 0));
@@ -181,8 +207,12 @@ TEST(Windows, AlternateInGemma2AndGptOssAndLeaveEverySixthLayerOfGemma3) {
 TEST(Windows, AreWhereLayerTypesSaySo) {
   const std::string types = R"({"num_hidden_layers": 3, "use_sliding_window": true, "sliding_window": 9,
     "layer_types": ["full_attention", "sliding_attention", "attention"]})";
-  for (const Family* family :
-       {&qwen2_family(), &qwen3_family(), &gemma2_family(), &gemma3_text_family(), &gpt_oss_family()}) {
+  for (const Family* family : {&qwen2_family(),
+                               &qwen2_moe_family(),
+                               &qwen3_family(),
+                               &gemma2_family(),
+                               &gemma3_text_family(),
+                               &gpt_oss_family()}) {
     EXPECT_THAT(windows(decoder(*family, types)), ElementsAre(0, 9, 0)) << family->name();
   }
 }
@@ -207,6 +237,40 @@ TEST(Experts, OfQwen3MoeAreWhereTheConfigHasNoMlp) {
   EXPECT_THAT(mixtures(decoder(qwen3_moe_family(), R"({"decoder_sparse_step": 3, "mlp_only_layers": [5]})")),
               ElementsAre(false, false, true, false, false, false, false, false));
   EXPECT_FALSE(decoder(qwen3_moe_family(), R"({"num_experts": 0})").experts.has_value());
+}
+
+TEST(Experts, OfQwen2MoeHaveOneThatAllTokensShare) {
+  const DecoderConfig all = decoder(qwen2_moe_family());
+  EXPECT_THAT(mixtures(all), Each(true));
+  EXPECT_EQ(all.experts->count, 60);
+  EXPECT_EQ(all.experts->chosen, 4);
+  EXPECT_EQ(all.experts->intermediate_size, 1408);
+  EXPECT_EQ(all.experts->shared_intermediate_size, 5632);
+  EXPECT_FALSE(all.experts->renormalise);
+  EXPECT_EQ(decoder(qwen3_moe_family()).experts->shared_intermediate_size, 0);
+  EXPECT_THAT(mixtures(decoder(qwen2_moe_family(), R"({"decoder_sparse_step": 2, "mlp_only_layers": [3]})")),
+              ElementsAre(false, true, false, false, false, true, false, true));
+  EXPECT_THAT(mixtures(decoder(qwen2_moe_family(), R"({"mlp_only_layers": null})")), Each(true));
+  EXPECT_EQ(decoder(qwen2_moe_family(), R"({"num_local_experts": 9})").experts->count, 60)
+      << "the class has no such field";
+}
+
+TEST(Experts, OfQwen2MoeAreRefusedUnderTheNamesOfItsFields) {
+  const Family& family = qwen2_moe_family();
+  expect_refused(family, R"({"num_experts": 4, "num_experts_per_tok": 5})", "num_experts_per_tok");
+  expect_refused(family, R"({"num_experts": 100000})", "num_experts");
+  expect_refused(family, R"({"num_experts": -1})", "num_experts");
+  expect_refused(family, R"({"moe_intermediate_size": 0})", "moe_intermediate_size");
+  expect_refused(family, R"({"shared_expert_intermediate_size": 0})", "shared_expert_intermediate_size");
+  expect_refused(family, R"({"decoder_sparse_step": 0})", "decoder_sparse_step");
+  expect_refused(family, R"({"mlp_only_layers": 3})", "mlp_only_layers");
+  expect_refused(family, R"({"output_router_logits": true})", "output_router_logits");
+}
+
+TEST(Qwen2Moe, HasBiasesOnQueriesKeysAndValuesUnlessItsConfigSaysNone) {
+  EXPECT_TRUE(decoder(qwen2_moe_family()).query_key_value_bias);
+  EXPECT_FALSE(decoder(qwen2_moe_family()).output_bias);
+  EXPECT_FALSE(decoder(qwen2_moe_family(), R"({"qkv_bias": false})").query_key_value_bias);
 }
 
 TEST(Experts, AreCountedUnderBothNames) {
@@ -317,6 +381,7 @@ TEST(KeyValueHeads, AreTheClasssDefaultAndTheQueryHeadsWhereNull) {
   EXPECT_EQ(without(llama_family()), 32);
   EXPECT_EQ(without(mistral_family()), 8);
   EXPECT_EQ(without(gemma_family()), 16);
+  EXPECT_EQ(without(qwen2_moe_family()), 16);
   EXPECT_EQ(without(qwen3_moe_family()), 4);
   EXPECT_EQ(decoder(mistral_family(), R"({"num_key_value_heads": null})").num_key_value_heads, 32);
 }

@@ -35,6 +35,7 @@ TEST(FindFamily, KnowsLlamaByModelTypeAndElseByArchitecture) {
 TEST(FindFamily, KnowsTheClassesWhoseParametersItLists) {
   const std::vector<std::array<const char*, 3>> known = {{"mistral", "mistral", "MistralForCausalLM"},
                                                          {"qwen2", "qwen2", "Qwen2ForCausalLM"},
+                                                         {"qwen2_moe", "qwen2_moe", "Qwen2MoeForCausalLM"},
                                                          {"qwen3", "qwen3", "Qwen3ForCausalLM"},
                                                          {"qwen3_moe", "qwen3_moe", "Qwen3MoeForCausalLM"},
                                                          {"mixtral", "mixtral", "MixtralForCausalLM"},

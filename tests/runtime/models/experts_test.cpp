@@ -75,5 +75,31 @@ TEST(SparseMoe, IsTheWeightedSumOfItsChosenExperts) {
   EXPECT_TRUE(at::allclose(moe->forward(one_token()).view({1, 6}), expected, 1e-5, 1e-6));
 }
 
+TEST(SparseMoe, AddsASharedExpertTimesTheSigmoidOfItsGate) {
+  DecoderConfig config = config_of(ExpertLayout::kMlpExperts);
+  const auto made_of = [](const DecoderConfig& of) {
+    SparseMoe moe(of, at::TensorOptions(at::kFloat));
+    const at::NoGradGuard no_grad;
+    for (const auto& named : moe->named_parameters()) {
+      const double phase = static_cast<double>(named.key().size());
+      named.value().copy_(at::sin(at::arange(named.value().numel(), at::kFloat) * 1.7 + phase).view_as(named.value()));
+    }
+    return moe;
+  };
+  SparseMoe alone = made_of(config);
+  config.experts->shared_intermediate_size = 7;
+  SparseMoe both = made_of(config);
+  const auto named = both->named_parameters();
+  const auto times = [&](const at::Tensor& rows, const std::string& matrix) {
+    return at::matmul(rows, named[matrix + ".weight"].t());
+  };
+  const at::Tensor x = one_token();
+  const at::Tensor shared = times(at::silu(times(x, "shared_expert.gate_proj")) * times(x, "shared_expert.up_proj"),
+                                  "shared_expert.down_proj");
+  const at::Tensor expected = alone->forward(x) + at::sigmoid(times(x, "shared_expert_gate")) * shared;
+  EXPECT_TRUE(at::allclose(both->forward(x), expected, 1e-5, 1e-6));
+  EXPECT_GT((both->forward(x) - alone->forward(x)).abs().max().item<float>(), 1e-2);
+}
+
 } // namespace
 } // namespace tieshard::testing

@@ -354,8 +354,8 @@ std::string LoraTarget::b() const {
 namespace {
 
 /// Modules of a mixture that are none in transformers, so that PEFT would leave an adapter on them out, or put it
-/// elsewhere: GPT-OSS's router is a bare parameter there, and Qwen3-MoE's experts are one tensor, for whose sake PEFT
-/// converts every target of an MLP's name.
+/// elsewhere: GPT-OSS's router is a bare parameter there, and the experts of Qwen2-MoE and Qwen3-MoE are one tensor,
+/// for whose sake PEFT converts every target of an MLP's name, the shared expert's too.
 bool is_lost_in_peft(const std::string& module, const std::optional<DecoderConfig>& decoder) {
   if (!decoder || !decoder->experts) {
     return false;

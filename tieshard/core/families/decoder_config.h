@@ -4,8 +4,8 @@
 // parameters and its module are both made from this, so they cannot disagree.
 //
 // Flow:   one file a family -> [this] -> decoder_table.h, activation_sizes.h, runtime/models/decoder.h
-// Source: transformers 5.24 modeling and configuration files of llama, mistral, qwen2, qwen3, qwen3_moe, mixtral, phi3,
-//         gemma, gemma2, gemma3 and gpt_oss.
+// Source: transformers 5.24 modeling and configuration files of llama, mistral, qwen2, qwen2_moe, qwen3, qwen3_moe,
+//         mixtral, phi3, gemma, gemma2, gemma3 and gpt_oss.
 
 #pragma once
 
@@ -39,7 +39,7 @@ enum class ProjectionLayout {
 
 /// How a layer's experts are stored and registered.
 enum class ExpertLayout {
-  kMlpExperts,         ///< mlp.gate, mlp.experts.N.{gate,up,down}_proj (Qwen3-MoE)
+  kMlpExperts,         ///< mlp.gate, mlp.experts.N.{gate,up,down}_proj (Qwen2-MoE, Qwen3-MoE)
   kBlockSparseMoe,     ///< block_sparse_moe.gate, block_sparse_moe.experts.N.{w1,w3,w2} (Mixtral)
   kStackedInterleaved, ///< mlp.router with bias, mlp.experts.{gate_up,down}_proj [E, in, out] with biases; columns of
                        ///< gate_up alternate gate, up; clamped SwiGLU (GPT-OSS)
@@ -51,6 +51,9 @@ struct ExpertsConfig {
   std::int64_t chosen = 0;
   std::int64_t intermediate_size = 0; ///< of one expert
   ExpertLayout layout = ExpertLayout::kMlpExperts;
+  /// Of one more expert that every token goes through, times the sigmoid of a gate of its own; 0: there is none. With
+  /// kMlpExperts only (Qwen2-MoE).
+  std::int64_t shared_intermediate_size = 0;
   bool renormalise = true;   ///< the chosen experts' weights sum to one
   double swiglu_limit = 7.0; ///< of kStackedInterleaved: gate <= limit, -limit <= up <= limit
 };

@@ -242,18 +242,21 @@ std::int64_t expert_count(const HfConfig& config, std::int64_t fallback) {
   return count;
 }
 
-void require_experts(const HfConfig& config, const DecoderConfig& decoder, const ExpertsConfig& experts) {
-  require_positive(config, "num_local_experts", experts.count);
+void require_experts(const HfConfig& config,
+                     const DecoderConfig& decoder,
+                     const ExpertsConfig& experts,
+                     const ExpertKeys& keys) {
+  require_positive(config, keys.count, experts.count);
   require_positive(config, "num_experts_per_tok", experts.chosen);
-  require_positive(config, "intermediate_size", experts.intermediate_size);
+  require_positive(config, keys.intermediate_size, experts.intermediate_size);
   if (experts.chosen > experts.count) {
     refuse_config(config,
                   "num_experts_per_tok",
-                  concat("expected at most num_local_experts = ", experts.count, ", got ", experts.chosen),
+                  concat("expected at most ", keys.count, " = ", experts.count, ", got ", experts.chosen),
                   "write how many experts a token goes through");
   }
   const auto layers = static_cast<std::int64_t>(decoder.layers.size());
-  require_layer_count(config, "num_local_experts", product(config, "num_local_experts", layers, experts.count));
+  require_layer_count(config, keys.count, product(config, keys.count, layers, experts.count));
 }
 
 double softcap(const HfConfig& config, std::string_view key, std::optional<double> fallback) {

@@ -53,9 +53,18 @@ RopeConfig read_rotary(const HfConfig& config,
 /// the two differ
 std::int64_t expert_count(const HfConfig& config, std::int64_t fallback);
 
+/// The fields that require_experts names in its errors.
+struct ExpertKeys {
+  std::string_view count = "num_local_experts";
+  std::string_view intermediate_size = "intermediate_size"; ///< of one expert
+};
+
 /// @throws InputError config-value when a token cannot go through `experts.chosen` of `experts.count`, an expert has no
 ///         size, or all layers of `decoder` together would have more experts than any model
-void require_experts(const HfConfig& config, const DecoderConfig& decoder, const ExpertsConfig& experts);
+void require_experts(const HfConfig& config,
+                     const DecoderConfig& decoder,
+                     const ExpertsConfig& experts,
+                     const ExpertKeys& keys = {});
 
 /// cap, or 0 where the file has a null: no cap. @throws InputError config-value unless above 0
 double softcap(const HfConfig& config, std::string_view key, std::optional<double> fallback);

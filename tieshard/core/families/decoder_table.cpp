@@ -80,10 +80,22 @@ void add_single_experts(TableBuilder& builder,
   }
 }
 
+/// What every token goes through beside the experts that it chooses, and its gate. @param inner  0 where there is none
+void add_shared_expert(TableBuilder& builder, const std::string& mlp, std::int64_t hidden, std::int64_t inner) {
+  if (inner == 0) {
+    return;
+  }
+  builder.linear(mlp + "shared_expert.gate_proj", inner, hidden, false);
+  builder.linear(mlp + "shared_expert.up_proj", inner, hidden, false);
+  builder.linear(mlp + "shared_expert.down_proj", hidden, inner, false);
+  builder.linear(mlp + "shared_expert_gate", 1, hidden, false);
+}
+
 void add_experts(TableBuilder& builder, const std::string& layer, std::int64_t hidden, const ExpertsConfig& experts) {
   switch (experts.layout) {
     case ExpertLayout::kMlpExperts:
       add_single_experts(builder, layer + "mlp.", {"gate_proj", "up_proj", "down_proj"}, hidden, experts);
+      add_shared_expert(builder, layer + "mlp.", hidden, experts.shared_intermediate_size);
       break;
     case ExpertLayout::kBlockSparseMoe:
       add_single_experts(builder, layer + "block_sparse_moe.", {"w1", "w3", "w2"}, hidden, experts);

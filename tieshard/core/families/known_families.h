@@ -14,6 +14,7 @@
   X(llama) \
   X(mistral) \
   X(qwen2) \
+  X(qwen2_moe) \
   X(qwen3) \
   X(qwen3_moe) \
   X(mixtral) \

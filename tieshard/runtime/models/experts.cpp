@@ -17,6 +17,10 @@ SparseMoeImpl::SparseMoeImpl(const DecoderConfig& config, const at::TensorOption
     experts_.emplace_back(config, config_.intermediate_size, options, names);
     experts->push_back(experts_.back());
   }
+  if (config_.shared_intermediate_size > 0) {
+    shared_expert_ = register_module("shared_expert", GatedMlp(config, config_.shared_intermediate_size, options));
+    shared_expert_gate_ = register_module("shared_expert_gate", Linear(config.hidden_size, 1, false, options));
+  }
 }
 
 at::Tensor SparseMoeImpl::forward(const at::Tensor& x_BTH) {
@@ -26,7 +30,11 @@ at::Tensor SparseMoeImpl::forward(const at::Tensor& x_BTH) {
   for (std::size_t expert = 0; expert < rows.size(); ++expert) {
     rows[expert] = experts_[expert]->forward(rows[expert]);
   }
-  return routing.combine(at::cat(rows), x.size(0)).view_as(x_BTH);
+  at::Tensor y = routing.combine(at::cat(rows), x.size(0));
+  if (!shared_expert_.is_empty()) {
+    y = y + shared_expert_gate_->forward(x).sigmoid() * shared_expert_->forward(x);
+  }
+  return y.view_as(x_BTH);
 }
 
 StackedExpertsImpl::StackedExpertsImpl(std::int64_t hidden,

@@ -3,7 +3,8 @@
 // Mixtures of experts in place of a decoder layer's MLP.
 //
 // Flow:   models/decoder.h -> [this] -> expert_routing.h, grouped_linear.h
-// Source: transformers 5.24 modeling_qwen3_moe.py, modeling_mixtral.py, modeling_gpt_oss.py.
+// Source: transformers 5.24 modeling_qwen2_moe.py, modeling_qwen3_moe.py, modeling_mixtral.py,
+//         modeling_gpt_oss.py.
 //
 // Note: [Experts without tokens] An expert that no token of the batch chose has a gradient of zeros and not none, as it
 //       has in transformers 5, where all experts are one parameter: the optimizer goes on decaying it.
@@ -21,7 +22,8 @@
 
 namespace tieshard {
 
-/// One gated MLP an expert: Qwen3-MoE's `mlp` and Mixtral's `block_sparse_moe`.
+/// One gated MLP an expert: Qwen2-MoE's and Qwen3-MoE's `mlp` and Mixtral's `block_sparse_moe`. What a token's experts
+/// give is added up; a shared one, where there is one, counts as much as the sigmoid of its gate.
 class SparseMoeImpl : public torch::nn::Module {
  public:
   SparseMoeImpl(const DecoderConfig& config, const at::TensorOptions& options);
@@ -33,6 +35,8 @@ class SparseMoeImpl : public torch::nn::Module {
   ExpertsConfig config_;
   Linear gate_{nullptr}; ///< the router
   std::vector<GatedMlp> experts_;
+  GatedMlp shared_expert_{nullptr};    ///< where config_ has a size for it
+  Linear shared_expert_gate_{nullptr}; ///< [1, H]
 };
 TORCH_MODULE(SparseMoe);
 
