@@ -3,9 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "tests/core/base/temp_dir.h"
-
 #include "tests/cli/session.h"
+#include "tests/core/base/temp_dir.h"
 #include "tests/support/raised.h"
 
 namespace tieshard::cli {

@@ -180,7 +180,9 @@ int run_load(const LoadVerbOptions& options, const Console& console) {
 void add_load(CLI::App& app, Verb& chosen) {
   const auto options = std::make_shared<LoadVerbOptions>();
   CLI::App* verb = app.add_subcommand("load", "Load a checkpoint as training would, and give account of every element");
-  verb->add_option("DIR", options->directory, "Checkpoint directory (config.json and safetensors files), or one weights file")->required();
+  verb->add_option(
+          "DIR", options->directory, "Checkpoint directory (config.json and safetensors files), or one weights file")
+      ->required();
   add_ranks(*verb, options->ranks);
   verb->add_option("--rank", options->rank, "Load this rank only (default: all, a process each)")
       ->type_name("R")

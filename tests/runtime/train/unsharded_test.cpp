@@ -20,7 +20,8 @@ at::Tensor some_ids() {
 TEST(Unsharded, EagerAndMetaAndShardedOnOneRankGiveTheSameLogits) {
   const at::NoGradGuard no_grad;
   for (const bool tied : {true, false}) {
-    const auto directory = write_tiny_llama("model", {.tied = tied, .head = tied ? StoredHead::kAbsent : StoredHead::kDifferent});
+    const auto directory =
+        write_tiny_llama("model", {.tied = tied, .head = tied ? StoredHead::kAbsent : StoredHead::kDifferent});
     const UnshardedModel eager = load_unsharded(directory, DeviceMesh(), {}, Materialization::kEager);
     const UnshardedModel meta = load_unsharded(directory, DeviceMesh(), {}, Materialization::kMeta);
     const at::Tensor expected = eager.model->forward(some_ids());

@@ -54,14 +54,14 @@ Checkpoint Checkpoint::open_file(const fs::path& file, const SafetensorsLimits& 
   StoredWeights weights = open_weights_file(file, limits);
   checkpoint.files_ = std::move(weights.files);
   checkpoint.tensors_ = std::move(weights.tensors);
-  checkpoint.findings_.push_back(
-      {.level = Level::kNote,
-       .code = Code::kConfigMissing,
-       .what = "a weights file is looked at by itself",
-       .where = file.string(),
-       .why = is_there(directory / kConfig) ? "the config.json beside it is of all files together, and is not asked"
-                                            : "no config.json lies beside it",
-       .fix = "give the directory of the model to have its names, shapes and ties checked"});
+  checkpoint.findings_.push_back({.level = Level::kNote,
+                                  .code = Code::kConfigMissing,
+                                  .what = "a weights file is looked at by itself",
+                                  .where = file.string(),
+                                  .why = is_there(directory / kConfig)
+                                             ? "the config.json beside it is of all files together, and is not asked"
+                                             : "no config.json lies beside it",
+                                  .fix = "give the directory of the model to have its names, shapes and ties checked"});
   return checkpoint;
 }
 

@@ -138,7 +138,8 @@ RunFiles read_run(const fs::path& directory) {
     throw InputError({.code = Code::kDirectoryNotFound,
                       .what = "the run's directory is not there",
                       .where = directory.string(),
-                      .why = concat("expected a directory, got ", fs::exists(directory, ignored) ? "a file" : "nothing of that name"),
+                      .why = concat("expected a directory, got ",
+                                    fs::exists(directory, ignored) ? "a file" : "nothing of that name"),
                       .fix = "pass the --out of a tieshard train"});
   }
   RunFiles run;
