@@ -1,6 +1,6 @@
 """The same job under PyTorch FSDP2: load a Hugging Face Llama checkpoint onto CPU ranks, then train a few steps.
 
-    torchrun --nproc_per_node 2 bench/peers/fsdp2_peer.py MODEL --load native|dcp|slices|accelerate --steps 3
+    torchrun --nproc_per_node 2 bench/peers/fsdp2_peer.py MODEL --load native|dcp|slices|accelerate|tieshard --steps 3
 
 Rank 0 prints one JSON line: load_s, load_and_touch_s (until every local page has been touched, too), ready_at (Unix time
 of that), rss_mib of each rank (VmHWM before the load, after it, at the end), step_s and losses of each step (the mean of
@@ -10,6 +10,7 @@ the ranks' losses; every rank has the same number of targets). The tokens are th
     dcp         torch.distributed.checkpoint with HuggingFaceStorageReader
     slices      each rank reads its rows with safetensors' get_slice, written by hand
     accelerate  accelerate's fsdp2_load_full_state_dict: rank 0 reads everything and broadcasts
+    tieshard    the Python module's load(), from the meta device (build/python, or TIESHARD_PYTHON_DIR)
     unsharded   no FSDP2: each rank has the whole model and trains it by itself, the ranks side by side
 """
 
@@ -17,10 +18,13 @@ import argparse
 import glob
 import json
 import os
+import pathlib
+import sys
 import time
 from types import SimpleNamespace
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+sys.path.insert(0, os.environ.get("TIESHARD_PYTHON_DIR", str(pathlib.Path(__file__).resolve().parents[2] / "build" / "python")))
 
 import torch
 import torch.distributed as dist
@@ -78,7 +82,13 @@ def load_accelerate(model, path, dtype):
     fsdp2_load_full_state_dict(SimpleNamespace(is_main_process=main, device=torch.device("cpu")), model, full)
 
 
-LOADERS = {"slices": load_slices, "dcp": load_dcp, "accelerate": load_accelerate}
+def load_tieshard(model, path, dtype):
+    import tieshard
+
+    tieshard.load(model, path, threads=1)
+
+
+LOADERS = {"tieshard": load_tieshard, "slices": load_slices, "dcp": load_dcp, "accelerate": load_accelerate}
 
 
 def load(arguments, dtype):
@@ -98,10 +108,12 @@ def load(arguments, dtype):
     for layer in model.model.layers:
         fully_shard(layer, mesh=mesh, mp_policy=policy)
     fully_shard(model, mesh=mesh, mp_policy=policy)
-    if arguments.load != "accelerate":
+    if arguments.load not in ("accelerate", "tieshard"):
         model.to_empty(device="cpu")
         model.tie_weights()
     LOADERS[arguments.load](model, arguments.model, dtype)
+    if arguments.load == "tieshard":
+        return model
     model.tie_weights()
     rotary = model.model.rotary_emb  # its buffers are on no disk and hold nothing after to_empty
     initialise = rotary.compute_default_rope_parameters if rotary.rope_type == "default" else rotary.rope_init_fn
@@ -163,6 +175,10 @@ def main():
     model_on_meta(arguments.model, dtype)  # transformers imports the model's code at its first use: not loading
     if arguments.load == "native":
         import transformers.distributed  # noqa: F401
+    if arguments.load == "tieshard":
+        import tieshard
+
+        tieshard.load  # noqa: B018 (imports what it needs)
     before = peak_rss_mib()
     dist.barrier()
     start = time.perf_counter()

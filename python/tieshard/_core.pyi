@@ -1,0 +1,317 @@
+"""
+tieshard's torch-free core: checkpoints, ties, plans, diagnosis, reading.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+import os
+import pathlib
+from typing import Annotated, Any
+
+
+class Diagnostic:
+    """One finding: a code, and what, where, why and fix. str() is its text."""
+
+    def __init__(self, code: str, *, what: str, where: str = '', why: str = '', fix: str = '', level: str = 'error') -> None: ...
+
+    @property
+    def level(self) -> str:
+        """"error", "warning" or "note"."""
+
+    @property
+    def code(self) -> str:
+        """The rule that was broken, e.g. "tie-shape-mismatch" (docs/errors.md)."""
+
+    @property
+    def what(self) -> str:
+        """Which rule was broken, without values."""
+
+    @property
+    def where(self) -> str:
+        """Rank, file, parameter name, byte range."""
+
+    @property
+    def why(self) -> str:
+        """Expected and got, with units."""
+
+    @property
+    def fix(self) -> str:
+        """What to do next."""
+
+    def __str__(self) -> str: ...
+
+    def __reduce__(self) -> tuple: ...
+
+    def __repr__(self) -> str: ...
+
+class TieAlias:
+    """Another name of a tied parameter, and why it is one."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def evidence(self) -> list[str]:
+        """One text for each reason, e.g. "module-identity: ..."; at least one."""
+
+    def __repr__(self) -> str: ...
+
+class TieGroup:
+    """Names that share one storage."""
+
+    @property
+    def canonical(self) -> str:
+        """The name that owns the storage: the first in registration order."""
+
+    @property
+    def aliases(self) -> list[TieAlias]:
+        """The other names (TieAlias), in registration order."""
+
+    @property
+    def names(self) -> list[str]:
+        """All names, the canonical one first."""
+
+    def __repr__(self) -> str: ...
+
+class TieRegistry:
+    """Which parameter names are one weight, and why. Immutable."""
+
+    @staticmethod
+    def of(source: object) -> TieRegistry:
+        """
+        The ties of a torch.nn.Module (names that yield one tensor object; its bytes may be on meta), or of an
+        opened Checkpoint (config.json, the family's rule, file metadata; stored copies are compared).
+
+        Raises InputError: tie-shape-mismatch, tie-conflict, tie-source-ambiguous.
+        """
+
+    @staticmethod
+    def from_map(alias_to_canonical: Mapping[str, str], table: Sequence[tuple[str, Sequence[int], str, int]]) -> TieRegistry:
+        """
+        From a map alias -> canonical, over rows (name, shape, dtype, identity) as parameter_table makes them.
+
+        Raises InputError: tie-unknown-name, tie-cycle, tie-shape-mismatch.
+        """
+
+    @property
+    def groups(self) -> list[TieGroup]:
+        """Every tie, a TieGroup each."""
+
+    @property
+    def findings(self) -> list[Diagnostic]:
+        """Warnings and notes of the decision."""
+
+    def canonical_of(self, name: str) -> str:
+        """The name that owns the storage of `name`; itself when it is not tied."""
+
+    def is_alias(self, name: str) -> bool:
+        """Whether another name owns the storage of `name`."""
+
+    def aliases_of(self, canonical: str) -> list[str]:
+        """
+        The other names of a canonical name; empty when it has none or is an alias.
+        """
+
+    def __len__(self) -> int: ...
+
+    def __iter__(self) -> Iterator: ...
+
+    def __repr__(self) -> str: ...
+
+    def _repr_html_(self) -> str: ...
+
+class StoredTensor:
+    """Where one tensor lies in the files."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def dtype(self) -> str:
+        """As the format spells it: "BF16", "F8_E4M3", ..."""
+
+    @property
+    def shape(self) -> tuple:
+        """Sizes, outermost first."""
+
+    @property
+    def offset(self) -> int:
+        """First byte in its file."""
+
+    @property
+    def nbytes(self) -> int:
+        """Size in bytes."""
+
+    def __repr__(self) -> str: ...
+
+class OpenedCheckpoint:
+    """The C++ side of tieshard.Checkpoint."""
+
+    def __init__(self, directory: str | os.PathLike) -> None: ...
+
+    @property
+    def tensors(self) -> list[StoredTensor]: ...
+
+    @property
+    def directory(self) -> pathlib.Path: ...
+
+    @property
+    def findings(self) -> list[Diagnostic]: ...
+
+    @property
+    def config_json(self) -> str: ...
+
+    @property
+    def family(self) -> str: ...
+
+    def file_of(self, tensor: StoredTensor) -> str: ...
+
+    def bytes_of(self, name: str) -> Annotated[Any, dict(writable=False)]: ...
+
+def with_dtype(array: object, dtype: str) -> Annotated[Any, dict(writable=False)]: ...
+
+class ShardedParameter:
+    """How one canonical parameter lies on the ranks."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def shape(self) -> tuple:
+        """Whole shape."""
+
+    @property
+    def dtype(self) -> str: ...
+
+    @property
+    def dim(self) -> int | None:
+        """
+        The dimension that is cut; None for a 0-dim parameter, which every rank holds.
+        """
+
+    def __repr__(self) -> str: ...
+
+class ShardPlan:
+    """
+    What each rank holds of each parameter. Equal on every rank; immutable.
+    """
+
+    @staticmethod
+    def build(source: object, ranks: int, *, shard_dim: str = "last", dims: dict[str, int] = {}, units: list[str] | None = None, param_dtype: str | None = None) -> ShardPlan:
+        """
+        Plans a torch.nn.Module or an opened Checkpoint for `ranks` ranks that share one copy of the model.
+
+        shard_dim: the dimension to cut, "last" or "first"; a tied weight is always cut on its last.
+        dims: dimensions of single parameters, by name. units: modules that are gathered together.
+        Raises UsageError: tied-weight-on-vocab, unknown-parameter, bad-shard-dim, bad-rank-count.
+        """
+
+    @property
+    def parameters(self) -> list[ShardedParameter]:
+        """Canonical parameters only."""
+
+    @property
+    def ranks(self) -> int: ...
+
+    @property
+    def ties(self) -> TieRegistry: ...
+
+    @property
+    def units(self) -> dict[str, list[str]]:
+        """
+        Module name -> names of the parameters that are gathered with it; "" is the root.
+        """
+
+    def find(self, name: str) -> ShardedParameter:
+        """The parameter of this name or alias. Raises KeyError."""
+
+    def local_shape(self, name: str, rank: int) -> tuple:
+        """Shape of `rank`'s part; a size may be 0."""
+
+    def local_range(self, name: str, rank: int) -> tuple:
+        """
+        (offset, size) of `rank`'s part along the dimension that is cut, in elements.
+        """
+
+    def local_numel(self, rank: int) -> int:
+        """Elements that `rank` holds in all."""
+
+    @property
+    def total_numel(self) -> int:
+        """Elements of all parameters, each storage once."""
+
+    def __len__(self) -> int: ...
+
+    def __repr__(self) -> str: ...
+
+    def _repr_html_(self) -> str: ...
+
+class DoctorReport:
+    """Whether a checkpoint would load, and all that is odd about it."""
+
+    @property
+    def verdict(self) -> str:
+        """"ok", "warn" or "refuse"."""
+
+    @property
+    def findings(self) -> list[Diagnostic]:
+        """Diagnostics: errors first, then warnings, then notes."""
+
+    @property
+    def architecture(self) -> str: ...
+
+    @property
+    def family(self) -> str:
+        """Empty where tieshard does not know it."""
+
+    @property
+    def ties(self) -> list[TieGroup]:
+        """A TieGroup each."""
+
+    @property
+    def files(self) -> int: ...
+
+    @property
+    def tensors(self) -> int:
+        """Stored tensors."""
+
+    @property
+    def stored_bytes(self) -> int: ...
+
+    @property
+    def parameters(self) -> int:
+        """Elements, each storage once."""
+
+    def __bool__(self) -> bool:
+        """Whether it loads."""
+
+    def __repr__(self) -> str: ...
+
+    def _repr_html_(self) -> str: ...
+
+def doctor(directory: str | os.PathLike, ranks: int = 1, *, shard_dim: str = 'last', dims: Mapping[str, int] = {}, param_dtype: str | None = None, tie: Mapping[str, str] = {}, untie: Sequence[str] = [], on_tie_conflict: str = 'untie', check_values: bool = True, deep: bool = False, threads: int = 1) -> DoctorReport:
+    """
+    Says whether the checkpoint in `directory` would load on `ranks` ranks, and every reason why not.
+
+    Arguments are the flags of `tieshard doctor`. Raises PeerError where something cannot be read.
+    """
+
+class ModelSource:
+    """Where a module's parameters come from. Used by tieshard.load."""
+
+    def __init__(self, directory: str | os.PathLike, table: Sequence[tuple[str, Sequence[int], str, int]], *, names: Mapping[str, str] = {}, declared: Sequence[tuple[str, str]] = [], tie: Mapping[str, str] = {}, untie: Sequence[str] = [], on_tie_conflict: str = 'untie', rename: bool = True, init: Mapping[str, str] = {}) -> None: ...
+
+    @property
+    def ties(self) -> TieRegistry: ...
+
+    @property
+    def findings(self) -> list[Diagnostic]: ...
+
+    @property
+    def unused(self) -> list[str]: ...
+
+    def entries(self) -> list: ...
+
+    def read(self, parts: list[tuple[str, int, str, list[int], list[int]]], threads: int = 1, buffer_bytes: int = 16777216, map: bool = True, check_values: bool = True) -> tuple[list[object | None], dict[str, object]]:
+        """
+        Reads parts (name, address or 0, dtype, offset, size). Arrays for those without an address, and an account.
+        """
