@@ -1,4 +1,4 @@
-"""inspect, ties and doctor on a training checkpoint: the run, its checkpoints/, one step; and what doctor says of a damaged one."""
+"""inspect, ties, plan, check and doctor on a training checkpoint: the run, its checkpoints/, one step; and of a damaged one."""
 
 import json
 import shutil
@@ -29,6 +29,20 @@ def test_the_run_its_checkpoints_and_one_step_are_shown(tieshard, saved, part):
     assert sum((rank["last"] - rank["first"] + 1) * rank["elements"] for rank in document["per_rank"]) == document["parameters"]
     names = json.loads(run_well([tieshard, "inspect", saved / part, "--json"]).stdout)
     assert names["step"] == step and "model.norm.weight" in [entry["name"] for entry in names["parameters"]]
+
+
+def test_its_plan_is_that_of_its_export_and_its_ties_can_be_checked(tieshard, saved, tmp_path):
+    run_well([tieshard, "export", saved, tmp_path / "model"])
+    plans = [json.loads(run_well([tieshard, "plan", source, "--ranks", 3, "--json"]).stdout) for source in (saved, tmp_path / "model")]
+    for plan in plans:
+        for group in plan["groups"]:
+            for alias in group["aliases"]:
+                del alias["evidence"]
+    assert plans[0] == plans[1]
+    assert run([tieshard, "check", saved, "--expect", "tied"]).returncode == 0
+    assert run([tieshard, "check", saved, "--expect", "untied"]).returncode == 1
+    done = run([tieshard, "check", saved, "--same-as", tmp_path / "model"])
+    assert done.returncode == 2 and "export it first" in done.stderr
 
 
 def damaged(saved, tmp_path, damage):

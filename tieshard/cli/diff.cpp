@@ -9,9 +9,11 @@
 #include "tieshard/cli/checkpoint_flags.h"
 #include "tieshard/cli/flags.h"
 #include "tieshard/cli/json_output.h"
+#include "tieshard/cli/saved_as_model.h"
 #include "tieshard/cli/table.h"
 #include "tieshard/core/base/units.h"
 #include "tieshard/core/doctor/checkpoint_diff.h"
+#include "tieshard/core/state/saved_model.h"
 
 namespace tieshard::cli {
 namespace {
@@ -136,7 +138,16 @@ int run_check(const CheckVerbOptions& options, const Console& console) {
                       .why = "expected --expect, --same-as or both, got neither",
                       .fix = "say what has to hold; tieshard doctor checks that a checkpoint loads"});
   }
-  const ResolvedModel model = resolve_model(options.directory, options.open.options());
+  if (!options.same_as.empty() && is_training_checkpoint(options.directory)) {
+    throw InputError(
+        {.code = Code::kBadFlag,
+         .what = "a command line flag has a value that cannot be used",
+         .where = "--same-as",
+         .why = concat("expected a model, whose values are compared; got a training checkpoint, ", options.directory),
+         .fix = "export it first: tieshard export CKPT MODEL"});
+  }
+  const SavedAsModel source(options.directory);
+  const ResolvedModel model = resolve_model(source.path(), options.open.options());
   std::vector<Answer> answers;
   if (!options.expect.empty()) {
     answers.push_back(ties_as_expected(model, options.expect));

@@ -54,15 +54,16 @@ std::string dtypes_text(const Checkpoint& checkpoint) {
 
 // The sizes that nearly every config.json has, as far as this one has them.
 std::string sizes_text(const HfConfig& config) {
-  constexpr std::array<std::pair<const char*, const char*>, 9> kSizes = {{{"hidden_size", "hidden"},
-                                                                          {"num_hidden_layers", "layers"},
-                                                                          {"num_attention_heads", "heads"},
-                                                                          {"num_key_value_heads", "key/value heads"},
-                                                                          {"head_dim", "head dim"},
-                                                                          {"intermediate_size", "intermediate"},
-                                                                          {"num_local_experts", "experts"},
-                                                                          {"vocab_size", "vocab"},
-                                                                          {"max_position_embeddings", "context"}}};
+  constexpr std::array<std::pair<const char*, const char*>, 10> kSizes = {{{"hidden_size", "hidden"},
+                                                                           {"num_hidden_layers", "layers"},
+                                                                           {"num_attention_heads", "heads"},
+                                                                           {"num_key_value_heads", "key/value heads"},
+                                                                           {"head_dim", "head dim"},
+                                                                           {"intermediate_size", "intermediate"},
+                                                                           {"num_local_experts", "experts"},
+                                                                           {"num_experts", "experts"},
+                                                                           {"vocab_size", "vocab"},
+                                                                           {"max_position_embeddings", "context"}}};
   std::string text;
   for (const auto& [key, word] : kSizes) {
     if (const auto value = config.optional_integer(key)) {

@@ -10,6 +10,7 @@
 #include "tieshard/cli/plan_compare.h"
 #include "tieshard/cli/plan_summary.h"
 #include "tieshard/cli/plan_text.h"
+#include "tieshard/cli/saved_as_model.h"
 #include "tieshard/core/families/activation_sizes.h"
 
 namespace tieshard::cli {
@@ -137,7 +138,8 @@ void print(const Shown& shown, const PlanOptions& options, const Stream& out) {
 
 int run_plan(const PlanOptions& options, const Console& console) {
   const PlanLimits limits = limits_of(options);
-  const ResolvedModel view = resolve_model(options.directory, options.open.options());
+  const SavedAsModel source(options.directory);
+  const ResolvedModel view = resolve_model(source.path(), options.open.options());
   ParameterTable table = view.table;
   const DType dtype = dtype_flag("--param-dtype", options.param_dtype);
   TrainingStep step = options.step;
@@ -200,8 +202,9 @@ void add_step_flags(CLI::App& verb, PlanOptions& options) {
 void add_plan(CLI::App& app, Verb& chosen) {
   const auto options = std::make_shared<PlanOptions>();
   CLI::App* verb = app.add_subcommand("plan", "Show what each rank will hold and read");
-  verb->add_option(
-          "DIR", options->directory, "Checkpoint directory (config.json and safetensors files), or one weights file")
+  verb->add_option("DIR",
+                   options->directory,
+                   "Checkpoint directory (config.json and safetensors files), a weights file, or a training checkpoint")
       ->required();
   verb->add_option("--ranks", options->ranks, "Ranks that share one copy of the model")
       ->type_name("N")

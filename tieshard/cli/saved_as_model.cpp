@@ -1,0 +1,64 @@
+#include "tieshard/cli/saved_as_model.h"
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <system_error>
+
+#include <nlohmann/json.hpp>
+
+#include "tieshard/core/base/error.h"
+#include "tieshard/core/base/file.h"
+#include "tieshard/core/checkpoint/safetensors_writer.h"
+#include "tieshard/core/checkpoint/stored_weights.h"
+#include "tieshard/core/state/saved_model.h"
+
+namespace tieshard::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+fs::path temporary_folder() {
+  std::string pattern = (fs::temp_directory_path() / "tieshard-saved-XXXXXX").string();
+  if (::mkdtemp(pattern.data()) == nullptr) {
+    throw PeerError({.code = Code::kIoFailed,
+                     .what = "a temporary folder could not be made",
+                     .where = pattern,
+                     .why = std::strerror(errno),
+                     .fix = "set TMPDIR to a directory that can be written"});
+  }
+  return pattern;
+}
+
+/// The header of an export, and a hole behind it.
+void write_as_model(const SavedModel& model, const fs::path& folder) {
+  std::vector<TensorSpec> tensors;
+  for (const ParameterRecord& parameter : model.found.manifest.parameters) {
+    tensors.push_back({.name = parameter.fqn, .dtype = parameter.dtype, .shape = parameter.shape});
+  }
+  const SafetensorsLayout layout = layout_safetensors(std::move(tensors), {{"format", "pt"}});
+  write_text_file(folder / kSingleWeights, layout.prefix);
+  fs::resize_file(folder / kSingleWeights, layout.file_bytes);
+  write_text_file(folder / "config.json", model.config.json().dump());
+}
+
+} // namespace
+
+SavedAsModel::SavedAsModel(const std::string& path) : path_(path) {
+  if (!is_training_checkpoint(path)) {
+    return;
+  }
+  const SavedModel model = open_saved_model(path, Verify::kSizes);
+  path_ = temporary_folder();
+  temporary_ = true;
+  write_as_model(model, path_);
+}
+
+SavedAsModel::~SavedAsModel() {
+  if (temporary_) {
+    std::error_code ignored;
+    fs::remove_all(path_, ignored);
+  }
+}
+
+} // namespace tieshard::cli
