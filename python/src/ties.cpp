@@ -119,6 +119,28 @@ void bind_ties(nb::module_& module) {
           [](const TieRegistry& self, const std::string& name) { return self.aliases(name); },
           nb::arg("canonical"),
           "The other names of a canonical name; empty when it has none or is an alias.")
+      .def(
+          "seen_params",
+          [](const TieRegistry& self, const std::vector<std::string>& names) { return self.seen_params(names); },
+          nb::arg("names"),
+          "The canonical names of `names`, each once, in order of first appearance.")
+      .def(
+          "expand",
+          [](const TieRegistry& self, const std::vector<std::string>& names) { return self.expand(names); },
+          nb::arg("names"),
+          "`names`, followed by every alias that is absent although its canonical name is there.")
+      .def_prop_ro(
+          "aliases",
+          [](const TieRegistry& self) {
+            std::map<std::string, std::string> names;
+            for (const TieGroup& group : self.groups()) {
+              for (const TieAlias& alias : group.aliases) {
+                names[alias.name] = group.canonical;
+              }
+            }
+            return names;
+          },
+          "Alias -> canonical name, of all ties.")
       .def("__len__", [](const TieRegistry& self) { return self.groups().size(); })
       .def("__iter__", [](nb::handle self) { return nb::iter(self.attr("groups")); })
       .def("__repr__", [](const TieRegistry& self) { return text_of(self); })

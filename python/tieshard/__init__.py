@@ -13,11 +13,20 @@ from tieshard._core import Diagnostic, DoctorReport, ShardPlan, TieAlias, TieGro
 from tieshard.checkpoint import Checkpoint, StoredView, open, plan
 from tieshard.errors import Error, InputError, InternalError, PeerError, UsageError
 
-__all__ = ["Checkpoint", "Diagnostic", "DoctorReport", "Error", "InputError", "InternalError", "Ledger", "PeerError",
-           "ShardPlan", "StoredView", "TieAlias", "TieGroup", "TieRegistry", "UsageError", "__version__", "doctor", "errors",
-           "load", "open", "plan"]
+__all__ = ["Checkpoint", "Diagnostic", "DoctorReport", "Error", "InputError", "InternalError", "Ledger", "OptimizerGuard", "PeerError",
+           "ShardPlan", "Sharding", "StoredView", "TieAlias", "TieGroup", "TieRegistry", "UsageError", "__version__", "doctor", "errors",
+           "fully_shard", "load", "open", "plan", "sharding_of", "switch_to_sharded", "validate_shared_object"]
 
-LATER = {"load": "tieshard.load", "Ledger": "tieshard.ledger"}  # these import torch
+LATER = {  # these import torch
+    "Ledger": "tieshard.ledger",
+    "OptimizerGuard": "tieshard.optimizer_guard",
+    "Sharding": "tieshard.sharding_report",
+    "fully_shard": "tieshard.sharding",
+    "load": "tieshard.loading",
+    "sharding_of": "tieshard.sharding",
+    "switch_to_sharded": "tieshard.optimizer_switch",
+    "validate_shared_object": "tieshard.module_ties",
+}
 
 
 def __getattr__(name):

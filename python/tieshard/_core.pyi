@@ -111,6 +111,20 @@ class TieRegistry:
         The other names of a canonical name; empty when it has none or is an alias.
         """
 
+    def seen_params(self, names: Sequence[str]) -> list[str]:
+        """
+        The canonical names of `names`, each once, in order of first appearance.
+        """
+
+    def expand(self, names: Sequence[str]) -> list[str]:
+        """
+        `names`, followed by every alias that is absent although its canonical name is there.
+        """
+
+    @property
+    def aliases(self) -> dict[str, str]:
+        """Alias -> canonical name, of all ties."""
+
     def __len__(self) -> int: ...
 
     def __iter__(self) -> Iterator: ...

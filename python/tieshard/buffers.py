@@ -1,6 +1,6 @@
 """Buffers: those that the files hold are loaded, others made anew where the module says how, the rest named.
 
-Flow:   torch.nn.Module, tieshard.Checkpoint -> [this] -> tieshard.load
+Flow:   torch.nn.Module, tieshard.Checkpoint -> [this] -> tieshard.loading
 Source: transformers' models compute their buffers in _init_weights, for models that were built on the meta device.
 """
 

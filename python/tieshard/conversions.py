@@ -1,6 +1,6 @@
 """Stored names and layouts that a transformers model has others for: renamed, and parameters made of several stored tensors.
 
-Flow:   transformers' conversion mapping, tieshard.Checkpoint -> [this] -> tieshard.load
+Flow:   transformers' conversion mapping, tieshard.Checkpoint -> [this] -> tieshard.loading
 Source: transformers 5 (core_model_loading): a mixture stores each expert by itself and holds all of a layer in one parameter.
 """
 

@@ -1,6 +1,6 @@
 """Which part of a parameter this rank holds: the boxes of a tensor or a DTensor under any placement.
 
-Flow:   torch.nn.Parameter -> [this] -> tieshard.load
+Flow:   torch.nn.Parameter -> [this] -> tieshard.loading
 Source: torch.distributed.tensor: Shard cuts as torch.chunk does; the axes of the mesh cut one after another.
 """
 

@@ -27,7 +27,7 @@ def stages(wanted: list) -> list[list]:
 
 def copy_to_device(group: list, read) -> None:
     """Reads the parts of one group by `read(rows)` and copies them. Pinned memory is freed by torch once its copy is done."""
-    from tieshard.load import give_memory
+    from tieshard.loading import give_memory
 
     rows, copies = [], []
     for name, parameter, device in group:
