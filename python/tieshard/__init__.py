@@ -14,13 +14,16 @@ from tieshard.checkpoint import Checkpoint, StoredView, open, plan
 from tieshard.errors import Error, InputError, InternalError, PeerError, UsageError
 
 __all__ = ["Checkpoint", "Diagnostic", "DoctorReport", "Error", "InputError", "InternalError", "Ledger", "OptimizerGuard", "PeerError",
-           "ShardPlan", "Sharding", "StoredView", "TieAlias", "TieGroup", "TieRegistry", "UsageError", "__version__", "doctor", "errors",
+           "ShardPlan", "Sharding", "StoredView", "TieAlias", "TieGroup", "TieRegistry", "TieshardCallback", "UsageError", "__version__",
+           "accelerate_hook", "doctor", "errors",
            "fully_shard", "load", "open", "plan", "sharding_of", "switch_to_sharded", "validate_shared_object"]
 
-LATER = {  # these import torch
+LATER = {  # these import torch, and the callback transformers
     "Ledger": "tieshard.ledger",
     "OptimizerGuard": "tieshard.optimizer_guard",
     "Sharding": "tieshard.sharding_report",
+    "TieshardCallback": "tieshard.trainer_callback",
+    "accelerate_hook": "tieshard.accelerate_fsdp2",
     "fully_shard": "tieshard.sharding",
     "load": "tieshard.loading",
     "sharding_of": "tieshard.sharding",

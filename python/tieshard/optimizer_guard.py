@@ -33,10 +33,18 @@ class OptimizerGuard:
             raise UsageError(Diagnostic("not-sharded", what="fully_shard has not been applied", where=type(module).__name__,
                                         why="expected a module whose parameters fully_shard manages",
                                         fix="call tieshard.fully_shard(model, mesh) first; without sharding, OptimizerGuard() and "
-                                        "register_managed(model.parameters())"))
+                                        "register_managed(model.parameters()), or OptimizerGuard.of_unsharded(model)"))
         self.module = module
         self.managed = managed_parameters(module) if module is not None else []
         self.registered: dict[torch.Tensor, str] = {}
+
+    @classmethod
+    def of_unsharded(cls, module: torch.nn.Module) -> OptimizerGuard:
+        """The same for a module on one process: its parameters of now are admitted, and those that it gets later are told of."""
+        guard = cls()
+        guard.register_managed(module.named_parameters())
+        guard.module = module
+        return guard
 
     def register_managed(self, parameters: typing.Iterable) -> None:
         """Admits further parameters, or (name, parameter) pairs: of a module that is not sharded, say."""

@@ -31,7 +31,7 @@ def untied_files(directory):
     save_file(tensors, file, metadata={"format": "pt"})
 
 
-def fsdp2_accelerator(ram_efficient):
+def fsdp2_accelerator(ram_efficient, block="LlamaDecoderLayer"):
     """Accelerate's FSDP2 on CPU ranks, which it has to be told."""
     from accelerate import Accelerator, FullyShardedDataParallelPlugin
     from accelerate.state import AcceleratorState
@@ -43,7 +43,7 @@ def fsdp2_accelerator(ram_efficient):
     plugin = FullyShardedDataParallelPlugin(
         fsdp_version=2,
         auto_wrap_policy="transformer_based_wrap",
-        transformer_cls_names_to_wrap=["LlamaDecoderLayer"],
+        transformer_cls_names_to_wrap=[block],
         cpu_ram_efficient_loading=ram_efficient,
     )
     accelerator = Accelerator(cpu=True, fsdp_plugin=plugin)

@@ -1,20 +1,7 @@
-"""The Python module as the release build made it, for all tests of it: TIESHARD_PYTHON_DIR says where (default build/python).
+"""The Python module as the release build made it, for all tests of it, and the checkpoints that they share."""
 
-A module that is missing fails the tests: it never skips them.
-"""
-
-import os
-import pathlib
-import sys
-
+import module_location  # noqa: F401: puts the module onto sys.path
 import pytest
-
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-MODULE_DIR = pathlib.Path(os.environ.get("TIESHARD_PYTHON_DIR", ROOT / "build" / "python"))
-
-assert list((MODULE_DIR / "tieshard").glob("_core*.so")), f"{MODULE_DIR}/tieshard has no _core: build it (make build), or set TIESHARD_PYTHON_DIR"
-sys.path.insert(0, str(MODULE_DIR))
-os.environ["PYTHONPATH"] = os.pathsep.join([str(MODULE_DIR), *filter(None, [os.environ.get("PYTHONPATH")])])  # of ranks
 
 
 @pytest.fixture(scope="session")

@@ -5,7 +5,7 @@ import shutil
 import socket
 
 import torch.distributed
-from conftest import ROOT
+from module_location import ROOT
 
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.M | re.S)
 

@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 import pytest
-from conftest import MODULE_DIR, ROOT
+from module_location import MODULE_DIR, ROOT
 
 
 def run(*command, **variables):

@@ -20,7 +20,7 @@ class TempDir {
  public:
   TempDir() {
     static std::atomic<int> counter = 0;
-    path_ = std::filesystem::path(testing::TempDir()) /
+    path_ = std::filesystem::path(::testing::TempDir()) /
             ("tieshard-test-" + std::to_string(::getpid()) + "-" + std::to_string(counter++));
     std::filesystem::create_directories(path_);
   }
