@@ -37,7 +37,7 @@ class PartReader {
     std::vector<std::size_t> wider;
     for (std::size_t i = 0; i < parts_.size(); ++i) {
       const BoxReads reads = box_reads(source_, parts_[i].parameter, parts_[i].box);
-      if (reads.filled.size != parts_[i].box.size) {
+      if (parts_[i].box.numel() > 0 && reads.filled.size != parts_[i].box.size) {
         wider.push_back(i);
       } else {
         give_memory(i, reads);

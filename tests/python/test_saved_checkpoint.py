@@ -41,8 +41,18 @@ def test_its_plan_is_that_of_its_export_and_its_ties_can_be_checked(tieshard, sa
     assert plans[0] == plans[1]
     assert run([tieshard, "check", saved, "--expect", "tied"]).returncode == 0
     assert run([tieshard, "check", saved, "--expect", "untied"]).returncode == 1
-    done = run([tieshard, "check", saved, "--same-as", tmp_path / "model"])
-    assert done.returncode == 2 and "export it first" in done.stderr
+
+
+def test_its_values_are_those_of_its_merge(tieshard, saved, tmp_path):
+    run_well([tieshard, "merge", saved, tmp_path / "model"])
+    for one, other in ((saved, tmp_path / "model"), (saved / "checkpoints", saved)):
+        assert "same" in run_well([tieshard, "diff", one, other]).stdout
+        run_well([tieshard, "check", one, "--same-as", other])
+    done = run([tieshard, "diff", saved / "checkpoints" / "step-000000002", saved / "checkpoints" / "step-000000001", "--json"])
+    assert done.returncode == 1 and json.loads(done.stdout)["differences"]
+    loads = [json.loads(run_well([tieshard, "load", source, "--ranks", 2, "--values", 3, "--json"]).stdout) for source in (saved, tmp_path / "model")]
+    values = [[entry["values"] for rank in load["per_rank"] for entry in rank["ledger"]] for load in loads]
+    assert values[0] == values[1] and any(values[0])
 
 
 def damaged(saved, tmp_path, damage):

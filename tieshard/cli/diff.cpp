@@ -13,7 +13,6 @@
 #include "tieshard/cli/table.h"
 #include "tieshard/core/base/units.h"
 #include "tieshard/core/doctor/checkpoint_diff.h"
-#include "tieshard/core/state/saved_model.h"
 
 namespace tieshard::cli {
 namespace {
@@ -97,7 +96,8 @@ Answer ties_as_expected(const ResolvedModel& model, const std::string& expect) {
 }
 
 Answer same_as(const ResolvedModel& model, const CheckVerbOptions& options) {
-  const ResolvedModel other = resolve_model(options.same_as, options.open.options());
+  const SavedAsModel source(options.same_as, SavedPart::kValues);
+  const ResolvedModel other = resolve_model(source.path(), options.open.options());
   const CheckpointDiff diff = compare_checkpoints(model, other, {.threads = threads_flag(options.threads)});
   if (diff.same()) {
     return {.yes = true, .text = concat("same ", counted(diff.tensors, "tensor"), " as ", options.same_as)};
@@ -118,8 +118,11 @@ Answer same_as(const ResolvedModel& model, const CheckVerbOptions& options) {
 } // namespace
 
 int run_diff(const DiffVerbOptions& options, const Console& console) {
-  const ResolvedModel first = resolve_model(options.first, options.open.options());
-  const ResolvedModel second = resolve_model(options.second, options.open.options());
+  const SavedPart part = options.no_values ? SavedPart::kHeaders : SavedPart::kValues;
+  const SavedAsModel one(options.first, part);
+  const SavedAsModel other(options.second, part);
+  const ResolvedModel first = resolve_model(one.path(), options.open.options());
+  const ResolvedModel second = resolve_model(other.path(), options.open.options());
   const CheckpointDiff diff =
       compare_checkpoints(first, second, {.values = !options.no_values, .threads = threads_flag(options.threads)});
   if (options.json) {
@@ -138,15 +141,7 @@ int run_check(const CheckVerbOptions& options, const Console& console) {
                       .why = "expected --expect, --same-as or both, got neither",
                       .fix = "say what has to hold; tieshard doctor checks that a checkpoint loads"});
   }
-  if (!options.same_as.empty() && is_training_checkpoint(options.directory)) {
-    throw InputError(
-        {.code = Code::kBadFlag,
-         .what = "a command line flag has a value that cannot be used",
-         .where = "--same-as",
-         .why = concat("expected a model, whose values are compared; got a training checkpoint, ", options.directory),
-         .fix = "export it first: tieshard export CKPT MODEL"});
-  }
-  const SavedAsModel source(options.directory);
+  const SavedAsModel source(options.directory, options.same_as.empty() ? SavedPart::kHeaders : SavedPart::kValues);
   const ResolvedModel model = resolve_model(source.path(), options.open.options());
   std::vector<Answer> answers;
   if (!options.expect.empty()) {
@@ -174,7 +169,11 @@ int run_check(const CheckVerbOptions& options, const Console& console) {
 void add_diff(CLI::App& app, Verb& chosen) {
   const auto options = std::make_shared<DiffVerbOptions>();
   CLI::App* verb = app.add_subcommand("diff", "Show in what two checkpoints differ: names, shapes, dtypes, values");
-  verb->add_option("A", options->first, "Checkpoint directory, or one weights file")->required();
+  verb->add_option(
+          "A",
+          options->first,
+          "Checkpoint directory, a weights file, or a training checkpoint (its values are put together in TMPDIR)")
+      ->required();
   verb->add_option("B", options->second, "The same of another")->required();
   verb->add_flag("--no-values", options->no_values, "Compare headers alone");
   add_threads(*verb, options->threads);
@@ -197,7 +196,11 @@ void add_diff(CLI::App& app, Verb& chosen) {
 void add_check(CLI::App& app, Verb& chosen) {
   const auto options = std::make_shared<CheckVerbOptions>();
   CLI::App* verb = app.add_subcommand("check", "Answer yes or no for CI: is it tied, is it the same");
-  verb->add_option("DIR", options->directory, "Checkpoint directory, or one weights file")->required();
+  verb->add_option(
+          "DIR",
+          options->directory,
+          "Checkpoint directory, a weights file, or a training checkpoint (its values are put together in TMPDIR)")
+      ->required();
   verb->add_option("--expect", options->expect, "Whether names share a weight")
       ->type_name("tied|untied")
       ->check(one_of({"tied", "untied"}));

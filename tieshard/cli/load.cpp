@@ -11,6 +11,7 @@
 #include "tieshard/cli/flags.h"
 #include "tieshard/cli/load_text.h"
 #include "tieshard/cli/rank_processes.h"
+#include "tieshard/cli/saved_as_model.h"
 #include "tieshard/cli/shard_files.h"
 #include "tieshard/core/base/process_memory.h"
 #include "tieshard/core/base/units.h"
@@ -145,7 +146,8 @@ int run_load(const LoadVerbOptions& options, const Console& console) {
   LocalShardOptions local = options.load.options();
   local.threads = threads_of_each(options, ranks.size());
   const WeightSourceOptions source_options = options.load.sources();
-  ResolvedModel model = resolve_model(options.directory, options.open.options());
+  const SavedAsModel source(options.directory, SavedPart::kValues);
+  ResolvedModel model = resolve_model(source.path(), options.open.options());
   ShardPlan plan = make_plan(model, options);
   Load load{
       .options = options, .model = std::move(model), .plan = std::move(plan), .sources = {}, .local = std::move(local)};
@@ -180,8 +182,10 @@ int run_load(const LoadVerbOptions& options, const Console& console) {
 void add_load(CLI::App& app, Verb& chosen) {
   const auto options = std::make_shared<LoadVerbOptions>();
   CLI::App* verb = app.add_subcommand("load", "Load a checkpoint as training would, and give account of every element");
-  verb->add_option(
-          "DIR", options->directory, "Checkpoint directory (config.json and safetensors files), or one weights file")
+  verb->add_option("DIR",
+                   options->directory,
+                   "Checkpoint directory (config.json and safetensors files), a weights file, or a training checkpoint "
+                   "(which is put together in TMPDIR first)")
       ->required();
   add_ranks(*verb, options->ranks);
   verb->add_option("--rank", options->rank, "Load this rank only (default: all, a process each)")

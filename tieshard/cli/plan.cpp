@@ -138,7 +138,7 @@ void print(const Shown& shown, const PlanOptions& options, const Stream& out) {
 
 int run_plan(const PlanOptions& options, const Console& console) {
   const PlanLimits limits = limits_of(options);
-  const SavedAsModel source(options.directory);
+  const SavedAsModel source(options.directory, SavedPart::kHeaders);
   const ResolvedModel view = resolve_model(source.path(), options.open.options());
   ParameterTable table = view.table;
   const DType dtype = dtype_flag("--param-dtype", options.param_dtype);

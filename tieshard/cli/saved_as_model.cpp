@@ -11,6 +11,7 @@
 #include "tieshard/core/base/file.h"
 #include "tieshard/core/checkpoint/safetensors_writer.h"
 #include "tieshard/core/checkpoint/stored_weights.h"
+#include "tieshard/core/state/export_checkpoint.h"
 #include "tieshard/core/state/saved_model.h"
 
 namespace tieshard::cli {
@@ -44,20 +45,34 @@ void write_as_model(const SavedModel& model, const fs::path& folder) {
 
 } // namespace
 
-SavedAsModel::SavedAsModel(const std::string& path) : path_(path) {
+SavedAsModel::SavedAsModel(const std::string& path, SavedPart part) : path_(path) {
   if (!is_training_checkpoint(path)) {
     return;
   }
   const SavedModel model = open_saved_model(path, Verify::kSizes);
-  path_ = temporary_folder();
-  temporary_ = true;
-  write_as_model(model, path_);
+  temporary_ = temporary_folder();
+  try {
+    path_ = temporary_ / "model";
+    if (part == SavedPart::kValues) {
+      export_checkpoint(model.found.directory, path_, {.plain = true});
+    } else {
+      fs::create_directory(path_);
+      write_as_model(model, path_);
+    }
+  } catch (...) {
+    remove();
+    throw;
+  }
 }
 
 SavedAsModel::~SavedAsModel() {
-  if (temporary_) {
+  remove();
+}
+
+void SavedAsModel::remove() noexcept {
+  if (!temporary_.empty()) {
     std::error_code ignored;
-    fs::remove_all(path_, ignored);
+    fs::remove_all(temporary_, ignored);
   }
 }
 

@@ -1,8 +1,8 @@
 // tieshard/cli/saved_as_model.h
 //
-// A training checkpoint in the form of a model, for verbs that ask for names, shapes and ties and for no value.
+// A training checkpoint in the form of a model, for the verbs that take models.
 //
-// Flow: plan -> [this] -> core/state/saved_model.h, core/checkpoint/safetensors_writer.h
+// Flow: plan, check, diff, load -> [this] -> core/state/saved_model.h, core/state/export_checkpoint.h
 
 #pragma once
 
@@ -11,12 +11,18 @@
 
 namespace tieshard::cli {
 
-/// Where a verb finds a model: `path` itself, or for a training checkpoint a temporary directory with its config and a
-/// weights file that is a header and a hole, as an export of it would be laid out. Removed at the end.
+/// What of the weights a verb reads.
+enum class SavedPart {
+  kHeaders, ///< names, shapes, dtypes: the weights file is a header and a hole
+  kValues   ///< all: put together as `tieshard merge` does, which takes the model's size on the disk of TMPDIR
+};
+
+/// Where a verb finds a model: `path` itself, or for a training checkpoint a temporary directory with its config and
+/// its weights in their stored dtypes. Removed at the end.
 class SavedAsModel {
  public:
-  /// @throws InputError what open_saved_model throws; PeerError io-failed
-  explicit SavedAsModel(const std::string& path);
+  /// @throws InputError what open_saved_model and export_checkpoint throw; PeerError io-failed, disk-full
+  SavedAsModel(const std::string& path, SavedPart part);
   ~SavedAsModel();
   SavedAsModel(const SavedAsModel&) = delete;
   SavedAsModel& operator=(const SavedAsModel&) = delete;
@@ -26,8 +32,10 @@ class SavedAsModel {
   }
 
  private:
+  void remove() noexcept;
+
   std::filesystem::path path_;
-  bool temporary_ = false;
+  std::filesystem::path temporary_{}; ///< empty: `path` is a model
 };
 
 } // namespace tieshard::cli
