@@ -8,6 +8,9 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as multiprocessing
 
+PRELOADED = ["torch.distributed.fsdp", "torch.distributed.tensor", "torch._dynamo", "transformers.models.llama.modeling_llama",
+             "transformers.models.t5.modeling_t5", "transformers.models.gpt_oss.modeling_gpt_oss", "tieshard"]
+
 
 def run_one(rank, world, port, check, arguments, failures):
     os.environ.update(RANK=str(rank), WORLD_SIZE=str(world), LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE=str(world),
@@ -29,7 +32,8 @@ def run_on_ranks(world, check, *arguments):
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")  # its process imports what takes seconds, once for all ranks of all tests
+    context.set_forkserver_preload(PRELOADED)
     failures = context.SimpleQueue()
     processes = [context.Process(target=run_one, args=(rank, world, port, check, arguments, failures)) for rank in range(world)]
     for process in processes:
