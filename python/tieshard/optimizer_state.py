@@ -94,7 +94,7 @@ def count_of(name: str, key: str, value) -> int:
 
 def require_takes(optimizer: torch.optim.Optimizer, group: dict, name: str, record: dict) -> None:
     """Raises UsageError optimizer-parameter where the optimizer would not use what was saved, or would miss something."""
-    saved = {*record["moments"], *record["counters"]}
+    saved = {*record["moments"], *(counter for counter, count in record["counters"].items() if count)}
     known = KNOWN.get(optimizer_name(optimizer), saved)
     if not saved <= known:
         refuse(f"{type(optimizer).__name__}, {name}", f"expected {', '.join(sorted(known))}, got {', '.join(sorted(saved - known))} too",
@@ -106,8 +106,9 @@ def require_takes(optimizer: torch.optim.Optimizer, group: dict, name: str, reco
 
 def restore(optimizer: torch.optim.Optimizer, group: dict, parameter: torch.Tensor, moments: dict[str, torch.Tensor], counters: dict) -> None:
     """Puts moments (this rank's parts) and counters in the place of what the optimizer keeps for `parameter`."""
+    known = KNOWN.get(optimizer_name(optimizer), counters)
     step_device = parameter.device if group.get("capturable") or group.get("fused") else torch.device("cpu")
     state = {key: torch.tensor(float(count), dtype=torch.float32, device=step_device) if key == "step" else count
-             for key, count in counters.items()}
+             for key, count in counters.items() if key in known}  # others, of the C++ optimizers, have not counted
     state |= {key: like(parameter, local) for key, local in moments.items()}
     optimizer.state[parameter] = state
