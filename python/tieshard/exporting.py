@@ -17,7 +17,7 @@ from torch.distributed.tensor import DTensor
 from tieshard import _core
 from tieshard.errors import Diagnostic, UsageError
 from tieshard.exchanged_rows import held_parts
-from tieshard.held_tensors import DTYPES, aliases_of, dtype_name, held_tensors, require_memory, reshard
+from tieshard.held_tensors import DTYPES, aliases_of, dtype_name, held_tensors, own_module, require_memory
 from tieshard.model_files import config_texts
 from tieshard.ranks import agree, on_first, rank_count, this_rank
 from tieshard.stored_names import StoredPart, stored_parts
@@ -49,7 +49,7 @@ def export_hf(module: torch.nn.Module, directory: str | os.PathLike, *, source: 
     """
     started = time.perf_counter()
     out = pathlib.Path(directory)
-    reshard(module)
+    module = own_module(module)
     tensors = held_tensors(module)
     planned = []
     agree("export: plan", lambda: planned.append(plan(module, tensors, dtype, max_shard_bytes)))

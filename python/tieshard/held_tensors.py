@@ -8,6 +8,7 @@ from __future__ import annotations
 import torch
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
 
 from tieshard.errors import Diagnostic, UsageError
 from tieshard.local_parts import local_tensor
@@ -20,11 +21,14 @@ DTYPES = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16", to
 TORCH_TYPES = {name: dtype for dtype, name in DTYPES.items()}
 
 
-def reshard(module: torch.nn.Module) -> None:
-    """Frees whole parameters that FSDP2 has gathered and not yet freed: the module then holds its shards."""
+def own_module(module: torch.nn.Module) -> torch.nn.Module:
+    """What DistributedDataParallel or torch.compile wraps, with its shards in place: what FSDP2 has gathered is freed."""
+    while isinstance(module, DistributedDataParallel) or hasattr(module, "_orig_mod"):
+        module = module.module if isinstance(module, DistributedDataParallel) else module._orig_mod
     for part in module.modules():
         if isinstance(part, FSDPModule):
             part.reshard()
+    return module
 
 
 def held_tensors(module: torch.nn.Module) -> dict[str, torch.Tensor]:

@@ -19,7 +19,7 @@ from tieshard import _core
 from tieshard.buffers import other_buffers, recompute
 from tieshard.errors import Diagnostic, InputError
 from tieshard.generator_state import set_generator_state
-from tieshard.held_tensors import TORCH_TYPES, dtype_name, held_tensors, persistent_buffers, reshard
+from tieshard.held_tensors import TORCH_TYPES, dtype_name, held_tensors, own_module, persistent_buffers
 from tieshard.load import device_of, give_memory
 from tieshard.local_parts import boxes, local_tensor
 from tieshard.module_table import plain_name
@@ -61,7 +61,7 @@ def resume(module: torch.nn.Module, optimizer: torch.optim.Optimizer | None, dir
     """
     started = time.perf_counter()
     given = pathlib.Path(directory)
-    reshard(module)
+    module = own_module(module)
     findings: list[_core.Diagnostic] = []
 
     def find():

@@ -20,7 +20,7 @@ import torch
 from tieshard import _core
 from tieshard.errors import Diagnostic, UsageError
 from tieshard.generator_state import generator_state
-from tieshard.held_tensors import aliases_of, dtype_name, held_tensors, on_host, require_memory, reshard
+from tieshard.held_tensors import aliases_of, dtype_name, held_tensors, on_host, own_module, require_memory
 from tieshard.model_files import config_texts
 from tieshard.optimizer_state import groups_of, kept_for, optimizer_name
 from tieshard.ranks import agree, on_first, this_rank
@@ -74,7 +74,7 @@ def save(module: torch.nn.Module, optimizer: torch.optim.Optimizer | None, direc
     """
     started = time.perf_counter()
     checkpoints = pathlib.Path(directory) / "checkpoints"
-    reshard(module)
+    module = own_module(module)
     state = State([], [], [], [])
 
     def look():

@@ -1,4 +1,4 @@
-"""A few steps of training on ranks, the same whatever their number is not: plain or sharded by FSDP2, with any optimizer of torch."""
+"""A few steps of training, plain or on ranks with FSDP2, and all that a checkpoint of it has to hold."""
 
 import torch
 import torch.distributed as dist
@@ -17,11 +17,11 @@ def last_dim(parameter):
     return Shard(parameter.dim() - 1)
 
 
-def build(name, optimizer="adamw", replicas=1, placement=None, seed=5):
+def build(name, optimizer="adamw", replicas=1, placement=None, seed=5, sharded=True):
     """A model with values of its own, sharded where there are ranks, and its optimizer."""
     torch.manual_seed(seed)
     model = class_of(name).from_config(config_of(name))
-    if dist.is_initialized():
+    if sharded and dist.is_initialized():
         shape = (replicas, dist.get_world_size() // replicas)
         mesh = init_device_mesh("cpu", shape, mesh_dim_names=("dp_replicate", "dp_shard")) if replicas > 1 else init_device_mesh("cpu", shape[1:])
         layers = LAYERS.get(model.config.model_type)

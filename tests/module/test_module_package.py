@@ -36,7 +36,8 @@ def test_the_command_line_is_the_program_named_or_an_error_that_says_how_to_get_
     assert absent.returncode == 2 and "[file-not-found]" in absent.stderr and "pip install ." in absent.stderr
 
 
-@pytest.mark.parametrize("name", ["load", "Ledger", "open", "plan", "doctor", "TieRegistry", "ShardPlan", "errors"])
+@pytest.mark.parametrize("name", ["load", "Ledger", "open", "plan", "doctor", "TieRegistry", "ShardPlan", "errors", "save", "resume",
+                                  "export_hf"])
 def test_the_package_has_what_its_document_names(name):
     import tieshard
 

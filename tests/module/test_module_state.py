@@ -105,9 +105,29 @@ def check_each_goes_on(folder):
     assert sum(file["name"].startswith("shard-") for file in manifest["files"]) == 4  # of one replica
 
 
+def check_replicas(folder):
+    """Of DistributedDataParallel one copy is written, under the names of what it wraps."""
+    model, _ = build("llama_tied", sharded=False)
+    wrapped = torch.nn.parallel.DistributedDataParallel(model)
+    optimizer = torch.optim.AdamW(wrapped.parameters(), lr=1e-2)
+    losses = train(wrapped, optimizer, [0])
+    tieshard.save(wrapped, optimizer, folder, step=1)
+    files = sorted(path.name for path in (folder / "checkpoints" / "step-000000001").glob("*.safetensors"))
+    assert len(losses) == 1 and files == ["shard-00001-model-00001-of-00002.safetensors", "shard-00001-model-00002-of-00002.safetensors"]
+    other, stepper = build("llama_tied", seed=8)
+    tieshard.resume(other, stepper, folder)
+    assert_same(whole_state(other, stepper), whole_state(model, optimizer))
+    tieshard.export_hf(wrapped, folder / "export")
+
+
+def check_copies(folder):
+    check_each_goes_on(folder)
+    check_replicas(folder / "ddp")
+
+
 def test_a_run_in_two_jobs_is_the_run_in_one(tmp_path):
     check_goes_on(tmp_path / "plain", {})
-    run_on_ranks(4, check_each_goes_on, tmp_path)
+    run_on_ranks(4, check_copies, tmp_path)
 
 
 class Own(torch.nn.Module):
