@@ -5,6 +5,7 @@
 
 #include "tieshard/core/base/error.h"
 #include "tieshard/core/io/convert.h"
+#include "tieshard/core/io/mapped_guard.h"
 #include "tieshard/core/io/overflow.h"
 #include "tieshard/core/state/box_walk.h"
 
@@ -60,6 +61,7 @@ void ExportFileWriter::write(const ExportPlace& to, const std::byte* data, DType
 
 const std::map<std::string, std::int64_t>& ExportFileWriter::finish() {
   writer_.finish();
+  require_mappings_intact(); // zeros in place of weights read back as they were written
   return overflowed_;
 }
 

@@ -43,8 +43,8 @@ def held_parts(name: str, tensor: torch.Tensor) -> list[HeldPart]:
     held = boxes(tensor, name)
     if len(held) == 1:
         return [HeldPart(local, held[0].offset, held[0].size)]
-    return [HeldPart(local[tuple(slice(begin, begin + size) for begin, size in zip(box.place, box.size))].contiguous(), box.offset, box.size)
-            for box in held]
+    places = [tuple(slice(begin, begin + size) for begin, size in zip(box.place, box.size)) for box in held]
+    return [HeldPart(local[place].contiguous(), box.offset, box.size) for place, box in zip(places, held)]
 
 
 def exchange(tensor: DTensor, axis: int) -> list[HeldPart]:

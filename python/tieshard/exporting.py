@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import pathlib
+import shutil
 import time
 
 import torch
@@ -56,13 +57,20 @@ def export_hf(module: torch.nn.Module, directory: str | os.PathLike, *, source: 
     parts, layout = planned[0]
 
     def stage():
-        return layout.stage(out, replace=replace, texts=config_texts(module, source, dtype or main_dtype(tensors)), source=os.fspath(source or ""))
+        texts = config_texts(module, source, dtype or main_dtype(tensors))
+        return layout.stage(out, replace=replace, texts=texts, source=os.fspath(source or ""))
 
     staging = on_first("export: stage", stage)
-    overflowed = PartWriter(parts, tensors, layout, staging, dtype).write()
-    on_first("export: publish", lambda: layout.publish(out, replace=replace))
+    try:
+        overflowed = PartWriter(parts, tensors, layout, staging, dtype).write()
+        on_first("export: publish", lambda: layout.publish(out, replace=replace))
+    except BaseException:
+        if this_rank() == 0:
+            shutil.rmtree(staging, ignore_errors=True)
+        raise
     findings = [_core.overflow_finding(overflowed, str(out))] if overflowed else []
-    return ExportReport(out, layout.files, len(parts), [alias for _, alias in aliases_of(module)], layout.nbytes, time.perf_counter() - started, findings)
+    return ExportReport(directory=out, files=layout.files, tensors=len(parts), left_out=[alias for _, alias in aliases_of(module)],
+                        nbytes=layout.nbytes, seconds=time.perf_counter() - started, findings=findings)
 
 
 def plan(module: torch.nn.Module, tensors: dict[str, torch.Tensor], dtype: torch.dtype | None,

@@ -28,7 +28,8 @@ class Kept:
 
 
 def refuse(where: str, why: str, fix: str) -> typing.NoReturn:
-    raise UsageError(Diagnostic("optimizer-parameter", what="an optimizer's state cannot be saved or restored", where=where, why=why, fix=fix))
+    raise UsageError(Diagnostic("optimizer-parameter", what="an optimizer's state cannot be saved or restored", where=where, why=why,
+                                fix=fix))
 
 
 def optimizer_name(optimizer: torch.optim.Optimizer | None) -> str:
@@ -104,7 +105,8 @@ def require_takes(optimizer: torch.optim.Optimizer, group: dict, name: str, reco
                "build the optimizer with amsgrad=False")
 
 
-def restore(optimizer: torch.optim.Optimizer, group: dict, parameter: torch.Tensor, moments: dict[str, torch.Tensor], counters: dict) -> None:
+def restore(optimizer: torch.optim.Optimizer, group: dict, parameter: torch.Tensor, moments: dict[str, torch.Tensor],
+            counters: dict[str, int]) -> None:
     """Puts moments (this rank's parts) and counters in the place of what the optimizer keeps for `parameter`."""
     known = KNOWN.get(optimizer_name(optimizer), counters)
     step_device = parameter.device if group.get("capturable") or group.get("fused") else torch.device("cpu")

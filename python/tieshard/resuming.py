@@ -20,10 +20,10 @@ from tieshard.buffers import other_buffers, recompute
 from tieshard.errors import Diagnostic, InputError
 from tieshard.generator_state import set_generator_state
 from tieshard.held_tensors import TORCH_TYPES, dtype_name, held_tensors, own_module, persistent_buffers
-from tieshard.load import device_of, give_memory
 from tieshard.local_parts import boxes, local_tensor
 from tieshard.module_table import plain_name
 from tieshard.optimizer_state import groups_of, optimizer_name, require_takes, restore
+from tieshard.parameter_memory import device_of, give_memory
 from tieshard.ranks import agree, on_first, rank_count, this_rank
 
 SHOWN = 8  # differences that an error lists
@@ -144,7 +144,8 @@ def read_all(module: torch.nn.Module, optimizer: torch.optim.Optimizer | None, s
     if optimizer is None or not without:
         return []
     return [Diagnostic("checkpoint-mismatch", level="warning", what="optimizer state of a checkpoint is left out", where=str(directory),
-                       why=f"the optimizer does not hold {', '.join(without)}", fix="nothing, if they were frozen on purpose; their moments are not saved again")]
+                       why=f"the optimizer does not hold {', '.join(without)}",
+                       fix="nothing, if they were frozen on purpose; their moments are not saved again")]
 
 
 def leave_meta(module: torch.nn.Module) -> None:

@@ -85,9 +85,9 @@ def save(module: torch.nn.Module, optimizer: torch.optim.Optimizer | None, direc
 
     told = agree("save: what is saved", look)
     require_equal([digest for digest, *_ in told])
-    manifest = {"version": 1, "id": told[0][3], "step": step, "mesh": mesh_axes(held_tensors(module)), "optimizer": optimizer_name(optimizer),
-                "parameters": state.records, "files": [],
-                "ties": [{"canonical": canonical, "alias": alias, "evidence": "module-identity"} for canonical, alias in aliases_of(module)]}
+    ties = [{"canonical": canonical, "alias": alias, "evidence": "module-identity"} for canonical, alias in aliases_of(module)]
+    manifest = {"version": 1, "id": told[0][3], "step": step, "mesh": mesh_axes(held_tensors(module)),
+                "optimizer": optimizer_name(optimizer), "parameters": state.records, "ties": ties, "files": []}
     trainer = {"version": 1, "step": step, "samples": samples, "tokens": tokens, "flags": dict(flags or {}),
                "generators": [generator for _, _, generator, _ in told]}
     nbytes = sum(size for _, size, _, _ in told)
@@ -152,8 +152,8 @@ def write(state: State, staging: pathlib.Path, identity: str) -> list[dict]:
 
 def require_step(name: str, counter: str, count: int, step: int) -> None:
     if count > step:
-        raise UsageError(Diagnostic("wrong-state", what="an optimizer has made more steps than the checkpoint is to say", where=f"{name}, {counter}",
-                                    why=f"expected at most step={step}, got {count}", fix="pass the number of optimizer steps made in all"))
+        raise UsageError(Diagnostic("wrong-state", what="an optimizer has made more steps than the checkpoint is to say",
+                                    where=f"{name}, {counter}", why=f"expected at most step={step}, got {count}", fix="pass the number of optimizer steps made in all"))
 
 
 def require_equal(digests: list[str]) -> None:

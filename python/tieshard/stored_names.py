@@ -96,14 +96,14 @@ def require_ties(module: torch.nn.Module) -> None:
 
 def refuse_adapter(module: torch.nn.Module) -> None:
     if getattr(module, "_hf_peft_config_loaded", False) or getattr(module, "hf_quantizer", None) is not None:
-        raise UsageError(Diagnostic("not-convertible", what="a model is more than the weights that an export writes", where=type(module).__name__,
-                                    why="expected plain weights, got a model with an adapter or of a quantiser",
+        raise UsageError(Diagnostic("not-convertible", what="a model is more than the weights that an export writes",
+                                    where=type(module).__name__, why="expected plain weights, got a model with an adapter or of a quantiser",
                                     fix="merge the adapter into the weights, or dequantise the model, first"))
 
 
 def refuse(name: str, why: str) -> typing.NoReturn:
-    raise UsageError(Diagnostic("not-convertible", what="transformers stores a parameter in a way that cannot be undone here", where=name, why=why,
-                                fix="gather the model and call its save_pretrained"))
+    raise UsageError(Diagnostic("not-convertible", what="transformers stores a parameter in a way that cannot be undone here", where=name,
+                                why=why, fix="gather the model and call its save_pretrained"))
 
 
 def part_of(name: str, view: torch.Tensor, places: dict) -> StoredPart:
@@ -122,7 +122,7 @@ def part_of(name: str, view: torch.Tensor, places: dict) -> StoredPart:
         size.append(inner.pop(0)[0] if taken else 1)
     fits = all(begin + count <= extent for begin, count, extent in zip(offset, size, whole.shape))
     if inner or not fits or math.prod(size) != view.numel() or view.dtype != whole.dtype:
-        refuse(name, f"expected a part of {parameter} in its order, got a view of sizes {list(view.shape)} and strides {list(view.stride())}")
+        refuse(name, f"expected a part of {parameter} in its order, got a view of sizes {list(view.shape)}, strides {list(view.stride())}")
     return StoredPart(name, parameter, offset, size, list(view.shape))
 
 

@@ -10,20 +10,23 @@ from torch.distributed.tensor import DTensor, Shard
 OPTIMIZERS = {"adamw": lambda parameters: torch.optim.AdamW(parameters, lr=1e-2),
               "adam": lambda parameters: torch.optim.Adam(parameters, lr=1e-2, amsgrad=True),
               "sgd": lambda parameters: torch.optim.SGD(parameters, lr=1e-2, momentum=0.9)}
-LAYERS = {"llama": "model.layers", "gpt2": "transformer.h", "gpt_oss": "model.layers", "mixtral": "model.layers", "qwen3_moe": "model.layers"}
+LAYERS = {"gpt2": "transformer.h", **dict.fromkeys(("llama", "gpt_oss", "mixtral", "qwen3_moe"), "model.layers")}
 
 
 def last_dim(parameter):
     return Shard(parameter.dim() - 1)
 
 
-def build(name, optimizer="adamw", replicas=1, placement=None, seed=5, sharded=True):
+def build(name, optimizer="adamw", replicas=1, placement=None, seed=5, sharded=True, device="cpu"):
     """A model with values of its own, sharded where there are ranks, and its optimizer."""
     torch.manual_seed(seed)
-    model = class_of(name).from_config(config_of(name))
+    with torch.device(device):
+        model = class_of(name).from_config(config_of(name))
     if sharded and dist.is_initialized():
-        shape = (replicas, dist.get_world_size() // replicas)
-        mesh = init_device_mesh("cpu", shape, mesh_dim_names=("dp_replicate", "dp_shard")) if replicas > 1 else init_device_mesh("cpu", shape[1:])
+        axes = {"dp_replicate": replicas, "dp_shard": dist.get_world_size() // replicas}
+        if replicas == 1:
+            del axes["dp_replicate"]
+        mesh = init_device_mesh("cpu", tuple(axes.values()), mesh_dim_names=tuple(axes))
         layers = LAYERS.get(model.config.model_type)
         for layer in model.get_submodule(layers) if layers else ():
             fully_shard(layer, mesh=mesh, shard_placement_fn=placement)

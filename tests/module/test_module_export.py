@@ -73,10 +73,12 @@ def check_exports(folder, cases):
 
 
 ON_TWO = {"two-first": ("llama_tied", {}, {}), "two-last": ("llama_tied", {"placement": last_dim}, {"max_shard_bytes": 20000}),
-          "two-bf16": ("gpt_oss_tied", {"placement": last_dim}, {"dtype": torch.bfloat16}), "two-moe": ("mixtral", {"placement": last_dim}, {})}
+          "two-bf16": ("gpt_oss_tied", {"placement": last_dim}, {"dtype": torch.bfloat16}),
+          "two-moe": ("mixtral", {"placement": last_dim}, {})}
 ON_THREE = {"three": ("llama_untied", {}, {"max_shard_bytes": 20000}), "three-gpt2": ("gpt2", {}, {}), "three-t5": ("t5", {}, {}),
             "three-moe": ("qwen3_moe", {}, {}), "three-gpt-oss": ("gpt_oss_tied", {}, {})}
-ON_FOUR = {"four": ("llama_tied", {"replicas": 2}, {}), "four-last": ("mixtral", {"replicas": 2, "placement": last_dim}, {"dtype": torch.float16})}
+ON_FOUR = {"four": ("llama_tied", {"replicas": 2}, {}),
+           "four-last": ("mixtral", {"replicas": 2, "placement": last_dim}, {"dtype": torch.float16})}
 
 
 @pytest.mark.parametrize(("ranks", "cases"), [(2, ON_TWO), (3, ON_THREE), (4, ON_FOUR)], ids=["two", "three", "four"])

@@ -42,3 +42,11 @@ def test_the_package_has_what_its_document_names(name):
     import tieshard
 
     assert hasattr(tieshard, name) and name in tieshard.__all__
+
+
+def test_a_module_of_the_package_never_takes_the_place_of_a_function():
+    """A submodule's import sets its name in the package: none that another one imports may have a function's name."""
+    script = ("import tieshard.saving, tieshard.resuming, tieshard.exporting\n"
+              "for name in ('load', 'save', 'resume', 'export_hf', 'open', 'plan'): assert callable(getattr(tieshard, name)), name")
+    done = run("-c", script)
+    assert done.returncode == 0, done.stderr

@@ -1,6 +1,8 @@
 """What tieshard.save and tieshard.resume refuse, by name, and what a damaged or an interrupted save leaves."""
 
 import json
+import subprocess
+import sys
 
 import pytest
 import tieshard
@@ -56,8 +58,10 @@ def test_a_damaged_checkpoint_is_passed_over_with_a_warning(run):
 
 
 def test_another_model_dtype_or_optimizer_is_refused_and_nothing_is_changed(run, tmp_path):
-    for name, options, said in (("llama_untied", {}, "lm_head.weight: a weight of its own here, tied to model.embed_tokens.weight there"),
-                                ("gpt2", {}, "transformer.wte.weight: is not in the checkpoint"), ("llama_tied", {"optimizer": "sgd"}, "expected state of the optimizer sgd, got adamw")):
+    others = (("llama_untied", {}, "lm_head.weight: a weight of its own here, tied to model.embed_tokens.weight there"),
+              ("gpt2", {}, "transformer.wte.weight: is not in the checkpoint"),
+              ("llama_tied", {"optimizer": "sgd"}, "expected state of the optimizer sgd, got adamw"))
+    for name, options, said in others:
         model, optimizer = build(name, seed=8, **options)
         before = {fqn: tensor.clone() for fqn, tensor in model.state_dict().items()}
         assert said in refused(tieshard.InputError, "checkpoint-mismatch", tieshard.resume, model, optimizer, run)
@@ -180,3 +184,25 @@ def on_four(folder):
 
 def test_of_ranks(tmp_path):
     run_on_ranks(4, on_four, tmp_path)
+
+
+def test_a_weight_whose_file_was_cut_meanwhile_is_not_saved_as_zeros(tmp_path):
+    """load() maps large parts: pages that the file lost read as zeros, and a save or an export of them is refused."""
+    script = """
+import os, sys, tieshard, torch
+from safetensors.torch import save_file
+folder = sys.argv[1]
+save_file({"weight": torch.ones(1024, 1024)}, folder + "/model.safetensors")
+open(folder + "/config.json", "w").write("{}")
+model = torch.nn.Linear(1024, 1024, bias=False, device="meta")
+assert tieshard.load(model, folder).bytes_mapped
+os.truncate(folder + "/model.safetensors", 4096)
+for call in (lambda: tieshard.save(model, None, folder + "/run", step=0), lambda: tieshard.export_hf(model, folder + "/out")):
+    try:
+        call()
+    except tieshard.Error as error:
+        print(error.code)
+print(sorted(os.listdir(folder)), os.listdir(folder + "/run/checkpoints"))
+"""
+    done = subprocess.run([sys.executable, "-c", script, tmp_path], capture_output=True, text=True)
+    assert done.stdout.splitlines() == ["file-changed", "file-changed", "['config.json', 'model.safetensors', 'run'] ['.lock']"], done.stderr
