@@ -34,6 +34,9 @@ void bind_checkpoint(nb::module_& module);
 void bind_plan(nb::module_& module);
 void bind_doctor(nb::module_& module);
 void bind_model_source(nb::module_& module);
+void bind_saving(nb::module_& module);
+void bind_saved_state(nb::module_& module);
+void bind_exporting(nb::module_& module);
 
 /// A parameter as Python hands it over: name, whole shape, dtype as "BF16" or "torch.bfloat16", identity.
 using TableRow = std::tuple<std::string, Shape, std::string, std::uint64_t>;

@@ -2,7 +2,7 @@
 
 NB_MODULE(_core, module) {
   using namespace tieshard::python;
-  module.doc() = "tieshard's torch-free core: checkpoints, ties, plans, diagnosis, reading.";
+  module.doc() = "tieshard's torch-free core: checkpoints, ties, plans, diagnosis, reading, saving.";
   module.attr("__version__") = TIESHARD_VERSION;
   bind_errors(module);
   bind_ties(module);
@@ -10,4 +10,7 @@ NB_MODULE(_core, module) {
   bind_plan(module);
   bind_doctor(module);
   bind_model_source(module);
+  bind_saving(module);
+  bind_saved_state(module);
+  bind_exporting(module);
 }

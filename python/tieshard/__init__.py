@@ -3,7 +3,11 @@
     import tieshard
     tieshard.doctor("smollm2/", ranks=2)            # would it load? every reason why not
     tieshard.TieRegistry.of(model)                  # which names of a module are one tensor
-    ledger = tieshard.load(model, "smollm2/")       # fills it in place, sharded by FSDP2 or not
+    tieshard.fully_shard(model, mesh)               # torch's fully_shard, ties kept
+    ledger = tieshard.load(model, "smollm2/")       # fills it in place, sharded or not
+    optimizer = tieshard.OptimizerGuard(model).build(torch.optim.AdamW, lr=1e-4)
+    tieshard.save(model, optimizer, "run/", step=9) # each rank its part; tieshard.resume goes on from it on any number of ranks
+    tieshard.export_hf(model, "out/")               # as save_pretrained, without gathering
 
 The core is C++ and needs no torch; what takes a module imports torch when it is called.
 """
@@ -15,8 +19,8 @@ from tieshard.errors import Error, InputError, InternalError, PeerError, UsageEr
 
 __all__ = ["Checkpoint", "Diagnostic", "DoctorReport", "Error", "InputError", "InternalError", "Ledger", "OptimizerGuard", "PeerError",
            "ShardPlan", "Sharding", "StoredView", "TieAlias", "TieGroup", "TieRegistry", "TieshardCallback", "UsageError", "__version__",
-           "accelerate_hook", "doctor", "errors",
-           "fully_shard", "load", "open", "plan", "sharding_of", "switch_to_sharded", "validate_shared_object"]
+           "accelerate_hook", "doctor", "errors", "export_hf", "fully_shard", "load", "open", "plan", "resume", "save", "sharding_of",
+           "switch_to_sharded", "validate_shared_object"]
 
 LATER = {  # these import torch, and the callback transformers
     "Ledger": "tieshard.ledger",
@@ -24,8 +28,11 @@ LATER = {  # these import torch, and the callback transformers
     "Sharding": "tieshard.sharding_report",
     "TieshardCallback": "tieshard.trainer_callback",
     "accelerate_hook": "tieshard.accelerate_fsdp2",
+    "export_hf": "tieshard.exporting",
     "fully_shard": "tieshard.sharding",
     "load": "tieshard.loading",
+    "resume": "tieshard.resuming",
+    "save": "tieshard.saving",
     "sharding_of": "tieshard.sharding",
     "switch_to_sharded": "tieshard.optimizer_switch",
     "validate_shared_object": "tieshard.module_ties",

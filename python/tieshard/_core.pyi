@@ -1,5 +1,5 @@
 """
-tieshard's torch-free core: checkpoints, ties, plans, diagnosis, reading.
+tieshard's torch-free core: checkpoints, ties, plans, diagnosis, reading, saving.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -329,3 +329,111 @@ class ModelSource:
         """
         Reads parts (name, address or 0, dtype, offset, size). Arrays for those without an address, and an account.
         """
+
+class SaveDirectory:
+    """Rank 0's part in a save. Used by tieshard.save."""
+
+    def __init__(self, directory: str | os.PathLike, step: int) -> None:
+        """
+        Locks the directory of checkpoints until release(). Raises InputError directory-in-use.
+        """
+
+    def stage(self, bytes: int) -> pathlib.Path:
+        """An empty directory to write into. Raises PeerError disk-full."""
+
+    def publish(self, manifest: str, trainer: str, *, texts: Mapping[str, str], source: str | os.PathLike, keep: int) -> list[pathlib.Path]:
+        """
+        Writes what stands beside the shard files, renames the directory to its name, and removes old ones. What was set aside is returned.
+        """
+
+    def discard(self) -> None:
+        """Removes what is staged. Never raises."""
+
+    def release(self) -> None:
+        """Gives the lock back."""
+
+def shard_file_bytes(blocks: Sequence[tuple[str, int, str, Sequence[int], Sequence[int], Sequence[int]]], id: str) -> int:
+    """
+    Bytes that the file of these blocks (name, address, dtype, whole shape, offset, size) will take.
+    """
+
+def write_shard_file(directory: str | os.PathLike, rank: int, part: int, parts: int, blocks: Sequence[tuple[str, int, str, Sequence[int], Sequence[int], Sequence[int]]], id: str) -> dict[str, object]:
+    """
+    Writes and syncs one file of a rank, and gives its record for the manifest.
+    """
+
+def find_checkpoint(path: str | os.PathLike, verify: bool = False) -> tuple[pathlib.Path, list[Diagnostic]]:
+    """
+    The training checkpoint to go on from, and warnings of newer ones that were passed over. verify: hashes too. Raises InputError no-checkpoint, checkpoint-incomplete, manifest-malformed.
+    """
+
+class SavedState:
+    """A training checkpoint, opened. Used by tieshard.resume."""
+
+    def __init__(self, directory: str | os.PathLike) -> None:
+        """
+        Raises InputError checkpoint-incomplete, manifest-malformed, saves-mixed.
+        """
+
+    @property
+    def manifest(self) -> str:
+        """manifest.json."""
+
+    @property
+    def trainer(self) -> str:
+        """trainer.json."""
+
+    def dtype_of(self, tensor: str) -> str:
+        """The stored dtype, e.g. "BF16"."""
+
+    def read(self, parts: Sequence[tuple[str, int, Sequence[int], Sequence[int]]]) -> None:
+        """
+        Reads parts (name, address, offset, size) in their stored dtype, whatever blocks hold them.
+        """
+
+class ExportLayout:
+    """The files of an export. Used by tieshard.export_hf."""
+
+    def __init__(self, tensors: Sequence[tuple[str, str, Sequence[int]]], max_shard_bytes: int) -> None:
+        """
+        Of tensors (name, dtype, shape), in the order in which they fill the files.
+        """
+
+    @property
+    def files(self) -> list[str]:
+        """Their names."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all files."""
+
+    def places(self) -> dict[str, tuple[int, int]]:
+        """By tensor: index of its file, and its first byte there."""
+
+    def stage(self, directory: str | os.PathLike, *, replace: bool, texts: Mapping[str, str], source: str | os.PathLike) -> pathlib.Path:
+        """
+        Makes the staging directory: each file at its full size, small files. Raises InputError output-exists.
+        """
+
+    def publish(self, directory: str | os.PathLike, *, replace: bool) -> None:
+        """
+        Opens the staged files as a loader does, and gives the directory its name.
+        """
+
+class ExportFileWriter:
+    """One rank's part in a file. Used by tieshard.export_hf."""
+
+    def __init__(self, path: str | os.PathLike) -> None: ...
+
+    def write(self, name: str, offset: int, dtype: str, stored: tuple[list[int], list[int]], address: int, held_dtype: str, held: tuple[list[int], list[int]]) -> None:
+        """
+        Writes what a part of a parameter (offset and size, row-major at an address) has of a stored tensor (another part of it, from a byte of the file on).
+        """
+
+    def finish(self) -> dict[str, int]:
+        """
+        Reads back and syncs what was written. By tensor, the number of values that became infinite.
+        """
+
+def overflow_finding(overflowed: Mapping[str, int], where: str) -> Diagnostic:
+    """The warning not-finite of an export."""

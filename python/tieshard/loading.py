@@ -10,7 +10,6 @@ import time
 import typing
 
 import torch
-from torch.distributed.tensor import DTensor
 
 from tieshard import _core
 from tieshard.buffers import load_stored, other_buffers, recompute, stored_buffers
@@ -20,6 +19,7 @@ from tieshard.ledger import Ledger, LedgerEntry
 from tieshard.local_parts import Box, boxes, local_tensor
 from tieshard.module_table import parameter_table
 from tieshard.module_ties import declared_ties, holders, mend
+from tieshard.parameter_memory import device_of, give_memory, replace_local
 from tieshard.staging import copy_to_device, stages
 
 MOST_THREADS = 8
@@ -85,26 +85,9 @@ def default_threads() -> int:
     return max(1, min(MOST_THREADS, len(os.sched_getaffinity(0)) // max(1, ranks)))
 
 
-def device_of(parameter: torch.Tensor, device) -> torch.device:
-    """Where a parameter's memory is, or will be made."""
-    if device is not None:
-        return torch.device(device)
-    if not parameter.is_meta:
-        return parameter.device
-    if isinstance(parameter, DTensor) and parameter.device_mesh.device_type == "cuda":
-        return torch.device("cuda", torch.cuda.current_device())
-    return torch.device("cpu")
-
-
 def buffer_device(parameters: dict, device) -> torch.device:
     """Where buffers of the meta device are made: beside the parameters."""
     return torch.device(device) if device else next((local_tensor(each).device for each in parameters.values()), torch.device("cpu"))
-
-
-def give_memory(parameter: torch.nn.Parameter, device: torch.device) -> None:
-    local = local_tensor(parameter)
-    if local.device != device:
-        replace_local(parameter, torch.empty(local.shape, dtype=local.dtype, device=device))
 
 
 def read_all(source: _core.ModelSource, parameters: dict, device, options: dict) -> dict:
@@ -152,23 +135,6 @@ def read_on_cpu(source: _core.ModelSource, wanted: list, options: dict, account:
         else:
             place = tuple(slice(begin, begin + size) for begin, size in zip(each.box.place, each.box.size))
             local_tensor(each.parameter)[place].copy_(values)
-
-
-def replace_local(parameter: torch.nn.Parameter, local: torch.Tensor) -> None:
-    """Gives a parameter, or this rank's part of it, other memory. The object stays the same, for every module and optimizer."""
-    if isinstance(parameter, DTensor):
-        fresh = DTensor.from_local(local, parameter.device_mesh, parameter.placements, run_check=False, shape=parameter.shape,
-                                   stride=parameter.stride())
-    elif parameter.device == local.device:
-        parameter.data = local
-        return
-    else:
-        fresh = local
-    attributes = dict(parameter.__dict__)
-    torch.utils.swap_tensors(parameter, torch.nn.Parameter(fresh, requires_grad=parameter.requires_grad))
-    for key, value in attributes.items():  # what others keep on a parameter goes with the object, not with its memory
-        if key not in ("_local_tensor", "_spec"):
-            setattr(parameter, key, value)
 
 
 def entry_of(entry: dict, parameter: torch.Tensor, account: dict) -> LedgerEntry:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import torch
 
 from tieshard.local_parts import boxes, local_tensor
+from tieshard.parameter_memory import give_memory
 
 STAGE_BYTES = 64 << 20
 
@@ -27,8 +28,6 @@ def stages(wanted: list) -> list[list]:
 
 def copy_to_device(group: list, read) -> None:
     """Reads the parts of one group by `read(rows)` and copies them. Pinned memory is freed by torch once its copy is done."""
-    from tieshard.loading import give_memory
-
     rows, copies = [], []
     for name, parameter, device in group:
         local = local_tensor(parameter)

@@ -2,6 +2,7 @@
 
 import os
 import socket
+import sys
 import traceback
 
 import torch
@@ -25,6 +26,9 @@ def run_one(rank, world, port, check, arguments, failures):
         raise
     finally:
         dist.destroy_process_group()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)  # torch: a Gloo thread that lets go of a tensor while the interpreter ends aborts the process
 
 
 def run_on_ranks(world, check, *arguments):

@@ -36,8 +36,17 @@ def test_the_command_line_is_the_program_named_or_an_error_that_says_how_to_get_
     assert absent.returncode == 2 and "[file-not-found]" in absent.stderr and "pip install ." in absent.stderr
 
 
-@pytest.mark.parametrize("name", ["load", "Ledger", "open", "plan", "doctor", "TieRegistry", "ShardPlan", "errors"])
+@pytest.mark.parametrize("name", ["load", "Ledger", "open", "plan", "doctor", "TieRegistry", "ShardPlan", "errors", "save", "resume",
+                                  "export_hf"])
 def test_the_package_has_what_its_document_names(name):
     import tieshard
 
     assert hasattr(tieshard, name) and name in tieshard.__all__
+
+
+def test_a_module_of_the_package_never_takes_the_place_of_a_function():
+    """A submodule's import sets its name in the package: none that another one imports may have a function's name."""
+    script = ("import tieshard.saving, tieshard.resuming, tieshard.exporting\n"
+              "for name in ('load', 'save', 'resume', 'export_hf', 'open', 'plan'): assert callable(getattr(tieshard, name)), name")
+    done = run("-c", script)
+    assert done.returncode == 0, done.stderr
