@@ -116,6 +116,12 @@ TEST_F(PlanVerb, SaysHowLongTheExchangeTakesAtABandwidth) {
   EXPECT_EQ(plan({"--ranks", "2", "--replicas", "2", "--json"}).json()["step"]["all_reduce_bytes"], 4 * 98);
   EXPECT_EQ(plan({"--ranks", "2", "--bandwidth", "0"}).status, 2);
   EXPECT_EQ(plan({"--ranks", "2", "--bandwidth", "fast"}).status, 2);
+  EXPECT_EQ(plan({"--ranks", "2", "--bandwidth", "25"}).status, 2);
+  for (const char* bits : {"8kb/s", "8kbit/s", "8kbps", "8kbits"}) {
+    EXPECT_THAT(plan({"--ranks", "2", "--bandwidth", bits}).out, HasSubstr("together at 1000 B/s")) << bits;
+  }
+  EXPECT_EQ(plan({"--ranks", "2", "--device-memory", "0"}).status, 2);
+  EXPECT_THAT(plan({"--ranks", "2", "--device-memory", "24G"}).err, HasSubstr("write --device-memory 24GiB"));
 }
 
 TEST_F(PlanVerb, SaysWhetherItFitsAndWhatWould) {

@@ -26,6 +26,14 @@ def test_bash_completes_verbs_flags_words_and_flags_of_the_program_that_computes
     assert "--steps" in complete(tieshard, tmp_path, "train", "--st")
 
 
+def test_a_file_name_with_a_space_is_one_word(tieshard, tmp_path):
+    (tmp_path / "sp ace").mkdir()
+    script = tmp_path / "completion"
+    script.write_text(run_well([tieshard, "completion", "bash"]).stdout)
+    asked = f"source '{script}'; COMP_WORDS=(tieshard plan sp); COMP_CWORD=2; _tieshard; printf '<%s>' \"${{COMPREPLY[@]}}\""
+    assert subprocess.run(["bash", "--norc", "-c", asked], capture_output=True, text=True, check=True, cwd=tmp_path).stdout == "<sp ace>"
+
+
 def test_every_flag_of_the_help_is_completed(tieshard, tmp_path):
     for verb in ("inspect", "ties", "plan", "doctor", "check", "diff", "load", "reshard", "export", "merge", "merge-adapter", "demo"):
         shown = run_well([tieshard, verb, "--help"]).stdout
@@ -41,6 +49,10 @@ def test_the_man_page_has_no_warning(tieshard, tmp_path):
     assert done.returncode == 0 and done.stderr == "", done.stderr
     text = done.stdout.replace("\u2010", "-")
     assert "tied weights" in text and "--shard-dim" in text and "tieshard doctor smollm2/" in text
+    for verb in ("train", "eval", "generate", "forward"):  # of the program that computes, as it says them
+        flags = {word.split(",")[-1] for line in run_well([tieshard, verb, "--help"]).stdout.splitlines() for word in line.split()[:1]
+                 if word.startswith("-")}
+        assert flags <= set(text.replace(",", " ").split()) and len(flags) > 5, verb
 
 
 def on_terminal(words, **environment):

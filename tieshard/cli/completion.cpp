@@ -99,6 +99,7 @@ std::string bash_script(const std::vector<VerbEntry>& verbs) {
       "  elif [ -n \"$words\" ]; then\n"
       "    COMPREPLY=($(compgen -W \"$words\" -- \"$word\"))\n"
       "  else\n"
+      "    local IFS=$'\\n'\n" // a name with a space is one word
       "    COMPREPLY=($(compgen -f -- \"$word\"))\n"
       "  fi\n"
       "}\n"

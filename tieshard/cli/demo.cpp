@@ -1,9 +1,7 @@
 #include "tieshard/cli/demo.h"
 
 #include <array>
-#include <cerrno>
 #include <chrono>
-#include <cstdlib>
 #include <cstring>
 #include <iomanip>
 
@@ -16,6 +14,7 @@
 #include "tieshard/cli/plan.h"
 #include "tieshard/cli/runtime_program.h"
 #include "tieshard/cli/table.h"
+#include "tieshard/cli/temporary_folder.h"
 #include "tieshard/cli/ties.h"
 #include "tieshard/core/base/units.h"
 
@@ -44,21 +43,9 @@ struct Walk {
   std::int64_t steps = 0;
 };
 
-fs::path new_temporary_folder() {
-  std::string pattern = (fs::temp_directory_path() / "tieshard-demo-XXXXXX").string();
-  if (::mkdtemp(pattern.data()) == nullptr) {
-    throw PeerError({.code = Code::kIoFailed,
-                     .what = "a temporary folder could not be made",
-                     .where = pattern,
-                     .why = std::strerror(errno),
-                     .fix = "name a folder with --out"});
-  }
-  return pattern;
-}
-
 fs::path demo_folder(const std::string& asked) {
   if (asked.empty()) {
-    return new_temporary_folder();
+    return make_temporary_folder("demo");
   }
   std::error_code failed;
   if (fs::exists(asked, failed) && !fs::is_empty(asked, failed)) {

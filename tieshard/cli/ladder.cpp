@@ -2,10 +2,8 @@
 
 #include <algorithm>
 #include <bit>
-#include <cerrno>
 #include <cmath>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <iterator>
@@ -15,6 +13,7 @@
 
 #include "tieshard/cli/runtime_program.h"
 #include "tieshard/cli/table.h"
+#include "tieshard/cli/temporary_folder.h"
 #include "tieshard/core/base/error.h"
 #include "tieshard/core/checkpoint/safetensors_file.h"
 #include "tieshard/core/checkpoint/safetensors_writer.h"
@@ -27,35 +26,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::int64_t kTokens = 16;
-
-/// A folder for the tokens and logits of one climb.
-class Workplace {
- public:
-  Workplace() {
-    std::string pattern = (fs::temp_directory_path() / "tieshard-try-XXXXXX").string();
-    if (::mkdtemp(pattern.data()) == nullptr) {
-      throw PeerError({.code = Code::kIoFailed,
-                       .what = "a temporary folder could not be made",
-                       .where = pattern,
-                       .why = std::strerror(errno),
-                       .fix = "set TMPDIR to a directory that can be written"});
-    }
-    folder_ = pattern;
-  }
-  ~Workplace() {
-    std::error_code ignored;
-    fs::remove_all(folder_, ignored);
-  }
-  Workplace(const Workplace&) = delete;
-  Workplace& operator=(const Workplace&) = delete;
-
-  fs::path operator/(const std::string& name) const {
-    return folder_ / name;
-  }
-
- private:
-  fs::path folder_;
-};
 
 /// What has changed since the rung below.
 struct Step {
@@ -219,7 +189,7 @@ std::string fault_of(LadderRung& rung, int status, const fs::path& logits, std::
 
 Ladder climb(const LadderOptions& options) {
   const fs::path program = options.runtime.empty() ? runtime_program() : options.runtime;
-  const Workplace workplace;
+  const TemporaryFolder workplace("try");
   write_tokens(workplace / "tokens", resolve_model(options.directory, options.open.options()));
   Ladder ladder;
   std::vector<float> first;

@@ -5,7 +5,10 @@
 #include <CLI/App.hpp>
 
 #include "tieshard/cli/app.h"
+#include "tieshard/cli/runtime_program.h"
+#include "tieshard/cli/temporary_folder.h"
 #include "tieshard/core/base/error.h"
+#include "tieshard/core/base/file.h"
 
 namespace tieshard::cli {
 namespace {
@@ -49,6 +52,9 @@ std::string flag_text(const FlagEntry& flag) {
 
 std::string verb_text(const VerbEntry& verb) {
   std::string text = concat(".SS ", escaped(verb.name), "\n", synopsis(verb), ".PP\n", escaped(verb.help), ".\n");
+  if (verb.computes && !verb.usage.empty()) {
+    return text + concat(".PP\n", verbatim(verb.usage));
+  }
   if (verb.computes) {
     return text + concat(".PP\nIts flags are those of tieshard\\-runtime, which computes: \\fBtieshard ",
                          escaped(verb.name),
@@ -58,6 +64,26 @@ std::string verb_text(const VerbEntry& verb) {
     text += flag_text(flag);
   }
   return verb.footer.empty() ? text : concat(text, ".PP\n", verbatim(verb.footer));
+}
+
+/// What tieshard-runtime says of its verb; nothing where it is not beside this program.
+std::string usage_of(const std::string& verb, const TemporaryFolder& folder) {
+  try {
+    const std::filesystem::path said = folder / verb;
+    return run_program(runtime_program(), {verb, "--help"}, said) == 0 ? read_text_file(said) : "";
+  } catch (const Error&) {
+    return {};
+  }
+}
+
+std::vector<VerbEntry> with_usage(std::vector<VerbEntry> verbs) {
+  const TemporaryFolder folder("man");
+  for (VerbEntry& verb : verbs) {
+    if (verb.computes) {
+      verb.usage = usage_of(verb.name, folder);
+    }
+  }
+  return verbs;
 }
 
 } // namespace
@@ -91,7 +117,7 @@ void add_man(CLI::App& app, Verb& chosen) {
       "  tieshard man > /usr/local/share/man/man1/tieshard.1");
   verb->callback([&app, &chosen] {
     chosen = [&app](const Console& console) {
-      console.out.text << man_page(verb_table(app), app.get_description(), app.get_footer());
+      console.out.text << man_page(with_usage(verb_table(app)), app.get_description(), app.get_footer());
       return kExitSuccess;
     };
   });

@@ -139,7 +139,12 @@ void add_ranks(CLI::App& verb, std::int64_t& ranks) {
 std::uint64_t size_flag(const std::string& flag, const std::string& text) {
   const std::optional<std::uint64_t> bytes = parse_bytes(text);
   if (!bytes) {
-    throw bad_value(flag, "a size such as 16MiB, 2GB or 4096", text, concat("write ", flag, " 16MiB"));
+    std::string meant = text;
+    std::erase(meant, ' ');
+    const bool letter_alone =
+        !meant.empty() && std::string_view("KMGTkmgt").find(meant.back()) != std::string_view::npos;
+    meant = letter_alone && parse_bytes(meant + "iB") ? meant + "iB" : "16MiB";
+    throw bad_value(flag, "a size such as 16MiB, 2GB or 4096", text, concat("write ", flag, " ", meant));
   }
   return *bytes;
 }

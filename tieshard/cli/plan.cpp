@@ -11,6 +11,7 @@
 #include "tieshard/cli/plan_summary.h"
 #include "tieshard/cli/plan_text.h"
 #include "tieshard/cli/saved_as_model.h"
+#include "tieshard/core/base/units.h"
 #include "tieshard/core/families/activation_sizes.h"
 
 namespace tieshard::cli {
@@ -38,25 +39,52 @@ TrainingPrediction predict(const ResolvedModel& view, const ShardPlan& plan, con
   return {.memory = predict_training_memory(plan, *sizes, step), .with_activations = all.has_value()};
 }
 
-/// "25GB/s" or "25GB". @throws InputError bad-flag
+InputError bad_limit(const std::string& flag,
+                     const std::string& expected,
+                     const std::string& got,
+                     const char* example) {
+  return InputError({.code = Code::kBadFlag,
+                     .what = "a command line flag has a value that cannot be used",
+                     .where = flag,
+                     .why = concat("expected ", expected, ", got ", got),
+                     .fix = concat("write ", flag, " ", example)});
+}
+
+/// Bytes a second of "25GB/s", "25GB", or of bits: "200Gb/s", "200Gbit/s", "200Gbps". @throws InputError bad-flag
 std::uint64_t bandwidth_flag(const std::string& text) {
   if (text.empty()) {
     return 0;
   }
-  const std::uint64_t bytes = size_flag("--bandwidth", text.ends_with("/s") ? text.substr(0, text.size() - 2) : text);
-  if (bytes == 0) {
-    throw InputError({.code = Code::kBadFlag,
-                      .what = "a command line flag has a value that cannot be used",
-                      .where = "--bandwidth",
-                      .why = concat("expected more than 0 bytes a second, got ", text),
-                      .fix = "write --bandwidth 25GB/s"});
+  std::string size = text;
+  for (const std::string_view end : {"/s", "ps"}) {
+    if (size.ends_with(end)) {
+      size.resize(size.size() - end.size());
+    }
+  }
+  std::uint64_t divisor = 1;
+  for (const std::string_view end : {"bits", "bit", "b"}) { // a small b is a bit, as networks are sold
+    if (divisor == 1 && size.ends_with(end)) {
+      size.replace(size.size() - end.size(), end.size(), "B");
+      divisor = 8;
+    }
+  }
+  const std::optional<std::uint64_t> units = size.find('B') == std::string::npos ? std::nullopt : parse_bytes(size);
+  if (!units || *units / divisor == 0) {
+    throw bad_limit("--bandwidth", "bytes or bits a second, with their unit", text, "25GB/s, or 200Gbit/s");
+  }
+  return *units / divisor;
+}
+
+std::uint64_t device_memory_flag(const std::string& text) {
+  const std::uint64_t bytes = text.empty() ? 0 : size_flag("--device-memory", text);
+  if (!text.empty() && bytes == 0) {
+    throw bad_limit("--device-memory", "more than 0 bytes", text, "24GiB");
   }
   return bytes;
 }
 
 PlanLimits limits_of(const PlanOptions& options) {
-  return {.device_bytes = options.device_memory.empty() ? 0 : size_flag("--device-memory", options.device_memory),
-          .bandwidth = bandwidth_flag(options.bandwidth)};
+  return {.device_bytes = device_memory_flag(options.device_memory), .bandwidth = bandwidth_flag(options.bandwidth)};
 }
 
 /// The choice that the flags make, and the model that it is made for; both of `view` and `step`.
@@ -189,8 +217,9 @@ void add_step_flags(CLI::App& verb, PlanOptions& options) {
   verb.add_option("--replicas", options.replicas, "Copies of the model (HSDP): their gradients are all_reduced")
       ->capture_default_str()
       ->check(whole_number(1, kMostRanks));
-  verb.add_option(
-          "--bandwidth", options.bandwidth, "What a rank can receive, as 25GB/s: the time of each step's exchange")
+  verb.add_option("--bandwidth",
+                  options.bandwidth,
+                  "What a rank can receive, as 25GB/s or 200Gbit/s: the time of each step's exchange")
       ->type_name("SIZE/s");
   verb.add_option("--device-memory", options.device_memory, "Memory of a rank: does the peak fit, and what would")
       ->type_name("SIZE");

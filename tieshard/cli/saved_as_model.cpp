@@ -1,13 +1,7 @@
 #include "tieshard/cli/saved_as_model.h"
 
-#include <cerrno>
-#include <cstdlib>
-#include <cstring>
-#include <system_error>
-
 #include <nlohmann/json.hpp>
 
-#include "tieshard/core/base/error.h"
 #include "tieshard/core/base/file.h"
 #include "tieshard/core/checkpoint/safetensors_writer.h"
 #include "tieshard/core/checkpoint/stored_weights.h"
@@ -18,18 +12,6 @@ namespace tieshard::cli {
 namespace {
 
 namespace fs = std::filesystem;
-
-fs::path temporary_folder() {
-  std::string pattern = (fs::temp_directory_path() / "tieshard-saved-XXXXXX").string();
-  if (::mkdtemp(pattern.data()) == nullptr) {
-    throw PeerError({.code = Code::kIoFailed,
-                     .what = "a temporary folder could not be made",
-                     .where = pattern,
-                     .why = std::strerror(errno),
-                     .fix = "set TMPDIR to a directory that can be written"});
-  }
-  return pattern;
-}
 
 /// The header of an export, and a hole behind it.
 void write_as_model(const SavedModel& model, const fs::path& folder) {
@@ -50,29 +32,13 @@ SavedAsModel::SavedAsModel(const std::string& path, SavedPart part) : path_(path
     return;
   }
   const SavedModel model = open_saved_model(path, Verify::kSizes);
-  temporary_ = temporary_folder();
-  try {
-    path_ = temporary_ / "model";
-    if (part == SavedPart::kValues) {
-      export_checkpoint(model.found.directory, path_, {.plain = true});
-    } else {
-      fs::create_directory(path_);
-      write_as_model(model, path_);
-    }
-  } catch (...) {
-    remove();
-    throw;
-  }
-}
-
-SavedAsModel::~SavedAsModel() {
-  remove();
-}
-
-void SavedAsModel::remove() noexcept {
-  if (!temporary_.empty()) {
-    std::error_code ignored;
-    fs::remove_all(temporary_, ignored);
+  temporary_.emplace("saved");
+  path_ = *temporary_ / "model";
+  if (part == SavedPart::kValues) {
+    export_checkpoint(model.found.directory, path_, {.plain = true});
+  } else {
+    fs::create_directory(path_);
+    write_as_model(model, path_);
   }
 }
 

@@ -2,12 +2,15 @@
 //
 // A training checkpoint in the form of a model, for the verbs that take models.
 //
-// Flow: plan, check, diff, load -> [this] -> core/state/saved_model.h, core/state/export_checkpoint.h
+// Flow: plan, check, diff, load -> [this] -> core/state/saved_model.h, core/state/export_checkpoint.h, temporary_folder
 
 #pragma once
 
 #include <filesystem>
+#include <optional>
 #include <string>
+
+#include "tieshard/cli/temporary_folder.h"
 
 namespace tieshard::cli {
 
@@ -23,19 +26,14 @@ class SavedAsModel {
  public:
   /// @throws InputError what open_saved_model and export_checkpoint throw; PeerError io-failed, disk-full
   SavedAsModel(const std::string& path, SavedPart part);
-  ~SavedAsModel();
-  SavedAsModel(const SavedAsModel&) = delete;
-  SavedAsModel& operator=(const SavedAsModel&) = delete;
 
   const std::filesystem::path& path() const {
     return path_;
   }
 
  private:
-  void remove() noexcept;
-
   std::filesystem::path path_;
-  std::filesystem::path temporary_{}; ///< empty: `path` is a model
+  std::optional<TemporaryFolder> temporary_{}; ///< nothing: `path` is a model
 };
 
 } // namespace tieshard::cli

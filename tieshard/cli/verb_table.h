@@ -33,6 +33,7 @@ struct VerbEntry {
   std::string footer{};
   std::vector<FlagEntry> flags{}; ///< positionals first; without --help
   bool computes = false;          ///< of tieshard-runtime, which alone knows its flags
+  std::string usage{};            ///< of such a verb what its --help prints, where it was asked
 };
 
 /// In the order of the help.
