@@ -75,7 +75,7 @@ def spoil(config, tmp_path, name):
         (tmp_path / "mask").write_bytes(bytes(320))
         return {"label-mask": str(tmp_path / "mask")}, "data-too-short"
     if name == "eval_data":  # behind the first samples
-        return {"eval-data": str(write_llmc(tmp_path / "eval.bin", [1, 2] * 150 + [500, 2]))}, "token-out-of-range"
+        return {"eval-data": str(write_llmc(tmp_path / "eval.bin", [1, 2] * 140 + [500, 2] * 10))}, "token-out-of-range"
     if name == "eval_mask":
         data = write_llmc(tmp_path / "eval.bin", [1, 2] * 16)
         (tmp_path / "mask").write_bytes(bytes(32))
