@@ -82,3 +82,9 @@ def test_links_between_documents_lead_somewhere():
     ]
     assert len(links) > 5
     assert [f"{path}: {target}" for path, target in links if not (ROOT / path.parent / target).exists()] == []
+
+
+def test_no_two_test_files_have_one_name():
+    """pytest imports them by it, so that the second one ends the whole run."""
+    names = [path.name for path in FILES if path.suffix == ".py" and path.parts[0] == "tests" and path.name.startswith("test_")]
+    assert [name for name in sorted(set(names)) if names.count(name) > 1] == [] and len(names) > 30
