@@ -15,6 +15,7 @@ namespace {
 using testing::Answer;
 using testing::CheckpointFixture;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using testing::run;
 using testing::tied_config;
 using testing::tiny_llama_tensors;
@@ -106,6 +107,12 @@ TEST_F(PlanVerb, CountsWhatAStepExchanges) {
   const auto one = plan({"--ranks", "1", "--json"}).json()["step"];
   EXPECT_EQ(one["all_gather_bytes"], 0);
   EXPECT_EQ(one["reduce_scatter_bytes"], 0);
+}
+
+TEST_F(PlanVerb, SaysHowMuchOfTheExchangeIsPadding) {
+  EXPECT_THAT(plan({"--ranks", "2"}).out, Not(HasSubstr("padding")));
+  EXPECT_THAT(plan({"--ranks", "3"}).out, Not(HasSubstr("padding")));
+  EXPECT_THAT(plan({"--ranks", "64"}).out, HasSubstr("of it is padding"));
 }
 
 TEST_F(PlanVerb, SaysHowLongTheExchangeTakesAtABandwidth) {

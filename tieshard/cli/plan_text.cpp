@@ -219,6 +219,12 @@ void print_step(const ShardPlan& plan, const StepTraffic& step, std::uint64_t ba
   const std::string dtype = concat(" (", name(memory_dtype(plan)), ")");
   Table table({left(), left()});
   table.add({"each step", traffic_text(step, bandwidth) + dtype});
+  if (2 * step.padding_bytes > step.all_gather_bytes + step.reduce_scatter_bytes) {
+    table.add({"",
+               concat(format_bytes(step.padding_bytes),
+                      " of it is padding, since ranks outnumber what the sharded dimension divides into: another "
+                      "--shard-dim, or fewer ranks")});
+  }
   if (bandwidth > 0) {
     table.add({"",
                concat(format_seconds(seconds_at(step.received(), bandwidth)),

@@ -19,6 +19,7 @@ StepTraffic step_traffic(const ShardPlan& plan, const TrafficOptions& options) {
   for (std::size_t u = 0; u < plan.units().size(); ++u) {
     std::uint64_t whole = 0;
     std::uint64_t gathered = 0;
+    std::uint64_t gathered_padding = 0;
     for (const std::size_t i : plan.units()[u].parameters) {
       const ShardedParameter& parameter = plan.parameters()[i];
       const std::int64_t part = numel(plan.local_shape(parameter, 0));
@@ -27,6 +28,10 @@ StepTraffic step_traffic(const ShardPlan& plan, const TrafficOptions& options) {
         const auto others = static_cast<std::uint64_t>(plan.ranks() - 1);
         gathered += others * bytes_of(part, options.compute_dtype);
         traffic.reduce_scatter_bytes += others * bytes_of(part, parameter.dtype);
+        // The parts of all ranks together, the largest each, are the parameter and what fills it up.
+        const std::int64_t filled = plan.ranks() * part - numel(parameter.shape);
+        gathered_padding += bytes_of(filled, options.compute_dtype);
+        traffic.padding_bytes += bytes_of(filled, parameter.dtype);
       }
       traffic.all_reduce_bytes += 2 * bytes_of(part, parameter.dtype) *
                                   static_cast<std::uint64_t>(options.replicas - 1) /
@@ -34,6 +39,7 @@ StepTraffic step_traffic(const ShardPlan& plan, const TrafficOptions& options) {
     }
     const bool twice = u != 0 && options.reshard_after_forward;
     traffic.all_gather_bytes += twice ? 2 * gathered : gathered;
+    traffic.padding_bytes += twice ? 2 * gathered_padding : gathered_padding;
     all += whole;
     root += u == 0 ? whole : 0;
     largest = u == 0 ? largest : std::max(largest, whole);

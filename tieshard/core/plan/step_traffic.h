@@ -27,6 +27,7 @@ struct StepTraffic {
   std::uint64_t all_gather_bytes = 0;
   std::uint64_t reduce_scatter_bytes = 0;
   std::uint64_t all_reduce_bytes = 0; ///< between replicas
+  std::uint64_t padding_bytes = 0;    ///< of what is gathered and reduced, what fills parts up to the largest
   std::uint64_t in_flight_bytes =
       0; ///< whole parameters held at a time: the root unit and the largest other one, or all
 
