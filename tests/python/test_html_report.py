@@ -2,8 +2,10 @@
 
 import html.parser
 import json
+import os
 import re
 import shutil
+import stat
 import subprocess
 
 import numpy as np
@@ -100,3 +102,33 @@ def test_where_a_page_cannot_go_is_said(tieshard, tiny, tmp_path):
 def test_a_directory_that_is_no_run_is_refused(tieshard, tmp_path):
     done = run([tieshard, "report", tmp_path])
     assert done.returncode == 2 and "holds no training run" in done.stderr, done.stderr
+
+
+def test_a_page_replaces_a_page_alone(tieshard, tiny, tmp_path):
+    model = tmp_path / "model"
+    shutil.copytree(tiny, model)
+    weights = (model / "model.safetensors").read_bytes()
+    for name in ("model.safetensors", "config.json"):
+        done = run([tieshard, "doctor", model, "--html", model / name])
+        assert done.returncode == 2 and "file of another kind" in done.stderr, done.stderr
+    assert (model / "model.safetensors").read_bytes() == weights
+    page, link = tmp_path / "page.html", tmp_path / "link.html"
+    page.write_bytes(b"")
+    link.symlink_to(page)
+    for _ in range(2):  # an empty file, then an earlier page
+        run_well([tieshard, "doctor", model, "--html", link])
+        assert link.is_symlink() and page.read_text().startswith("<!doctype html>")
+    device = tmp_path / "null"
+    os.mknod(device, 0o666 | stat.S_IFCHR, os.makedev(1, 3))
+    run_well([tieshard, "doctor", model, "--html", device])
+    assert stat.S_ISCHR(device.stat().st_mode)
+
+
+def test_metrics_that_are_none_are_said(tieshard, tmp_path):
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1, "loss": 1e308}\n{"step": 2, "loss": -1e308}\nnoise\n{}\n')
+    done = run_well([tieshard, "report", tmp_path, "--html", "-"])
+    assert "inf" not in re.search(r"<svg.*</svg>", done.stdout, re.S)[0] and "2 lines that have none and 2 steps" in done.stderr
+    (tmp_path / "metrics.jsonl").unlink()
+    os.mkfifo(tmp_path / "metrics.jsonl")
+    done = run([tieshard, "report", tmp_path], timeout=20)
+    assert done.returncode == 2 and "[file-unreadable]" in done.stderr, done.stderr

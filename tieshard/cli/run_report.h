@@ -17,8 +17,9 @@ struct RunReportOptions {
   std::string html{}; ///< file for the page; "-": standard output; empty: OUT/report.html
 };
 
-/// Writes `page` to `file` in one piece, or to standard output for "-".
-/// @throws InputError bad-flag (no such directory); PeerError disk-full, io-failed
+/// Writes `page` to `file` in one piece, or to standard output for "-". A link is followed; a device or FIFO is written
+/// to; a file that is no earlier page stays as it is.
+/// @throws InputError bad-flag (no such directory, such a file); PeerError disk-full, io-failed
 void write_page(const std::string& page, const std::string& file, const Console& console);
 
 /// @throws InputError what read_run throws

@@ -81,12 +81,13 @@ class Frame {
     return kLeft + (kWidth - kLeft - kRight) * static_cast<double>(step - first_) / static_cast<double>(last_ - first_);
   }
   double y(double value) const {
-    return kTop + (kHeight - kTop - kBottom) * (range_.high - value) / (range_.high - range_.low);
+    // Halves, so that no difference of two values is infinite.
+    return kTop + (kHeight - kTop - kBottom) * ((range_.high / 2 - value / 2) / (range_.high / 2 - range_.low / 2));
   }
   std::string axes() const {
     std::string text;
     for (int i = 0; i <= 4; ++i) {
-      const double value = range_.low + (range_.high - range_.low) * i / 4;
+      const double value = range_.low / 4 * (4 - i) + range_.high / 4 * i;
       const std::string at = number(y(value), "%.1f");
       text += concat("<line class=\"axis\" x1=\"",
                      kLeft,

@@ -49,7 +49,8 @@ details { margin: .6rem 0; } summary { cursor: pointer; color: var(--note); } :f
 } // namespace
 
 std::string html_page(std::string_view title, const std::string& lead, const std::string& body) {
-  return concat("<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n",
+  return concat(kPageBegin,
+                "<meta charset=\"utf-8\">\n",
                 "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n",
                 "<meta name=\"color-scheme\" content=\"light dark\">\n",
                 "<link rel=\"icon\" href=\"data:,\">\n<title>",

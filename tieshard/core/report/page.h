@@ -12,6 +12,9 @@
 
 namespace tieshard {
 
+/// What every page begins with, by which an earlier one is known.
+inline constexpr std::string_view kPageBegin = "<!doctype html>\n<html lang=\"en\">\n<head>\n";
+
 /// @param title  text, of the document and of its first heading
 /// @param lead   HTML under the heading
 /// @param body   HTML, sections

@@ -52,6 +52,14 @@ bool is_file(const fs::path& path) {
 
 void read_steps(const fs::path& directory, RunFiles& run) {
   const fs::path path = directory / "metrics.jsonl";
+  std::error_code ignored;
+  if (fs::exists(path, ignored) && !is_file(path)) { // a FIFO would be waited for
+    throw InputError({.code = Code::kFileUnreadable,
+                      .what = "a file is there but cannot be opened",
+                      .where = path.string(),
+                      .why = "expected a regular file, got something else",
+                      .fix = "pass the --out of a tieshard train"});
+  }
   std::ifstream file(path);
   if (!file && !is_file(directory / "summary.json")) { // a run of no step has that alone
     throw InputError({.code = Code::kFileNotFound,
