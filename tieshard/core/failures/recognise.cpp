@@ -26,8 +26,10 @@ void add(std::vector<Recognised>& failures, Recognised found) {
   }
 }
 
-bool only_follows(const Recognised& found) {
-  return std::string_view(found.failure->id) == "peer-lost";
+/// How far it may be from the cause: a lost peer follows from anything, a kill may be a launcher's.
+int follows(const Recognised& found) {
+  const std::string_view id = found.failure->id;
+  return id == "peer-lost" ? 2 : id == "process-killed" ? 1 : 0;
 }
 
 } // namespace
@@ -41,8 +43,8 @@ LogDiagnosis recognise(const LogFacts& facts) {
       diagnosis.unknown = &exception;
     }
   }
-  std::ranges::stable_partition(diagnosis.failures, [](const Recognised& found) { return !only_follows(found); });
-  if (!diagnosis.failures.empty() && !only_follows(diagnosis.failures.front())) {
+  std::ranges::stable_sort(diagnosis.failures, {}, follows);
+  if (!diagnosis.failures.empty() && follows(diagnosis.failures.front()) == 0) {
     diagnosis.unknown = nullptr; // what is known explains it
   }
   return diagnosis;

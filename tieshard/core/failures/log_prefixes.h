@@ -1,0 +1,33 @@
+// tieshard/core/failures/log_prefixes.h
+//
+// What loggers, launchers and people put in front of every line of a traceback, learned from its first line:
+// "node001: [rank3]: ", "(RayTrainWorker pid=1) ", "2026-09-01 12:00:00,123 - root - ERROR - ", "> ", an indentation.
+//
+// Flow: log_lines -> [this] -> log_facts
+
+#pragma once
+
+#include <deque>
+#include <string>
+#include <string_view>
+
+#include "tieshard/core/failures/log_lines.h"
+
+namespace tieshard {
+
+inline constexpr std::string_view kTraceback = "Traceback (most recent call last)";
+
+class LogPrefixes {
+ public:
+  /// Takes the longest learned prefix off `line`, where it has one: sets its text, and its rank where the prefix names
+  /// one. @return which lines belong together: those of a rank, or of a learned prefix
+  std::string strip(LogLine& line);
+
+  /// Learns what stands in front of the word Traceback in `line`. @return as strip, of the lines that follow
+  std::string learn(const LogLine& line);
+
+ private:
+  std::deque<std::string> prefixes_; ///< at most 256, the newest last
+};
+
+} // namespace tieshard
