@@ -43,7 +43,7 @@ TEST(LogPrefixes, WhatStandsInFrontOfEveryLineIsTakenOff) {
                                                 {"node001: [rank3]: ", 3},
                                                 {"0: [rank3]: ", 3},
                                                 {"0:", 0},
-                                                {" 0: ", -1},
+                                                {" 0: ", 0},
                                                 {"00: ", 0},
                                                 {"[1,0]<stderr>:[rank4]: ", 4},
                                                 {"[1,4]<stderr>: ", 4},

@@ -57,18 +57,28 @@ std::optional<std::size_t> covered(std::string_view prefix, std::string_view lin
   return at;
 }
 
-/// Of "node001: [rank3]: " 3; -1: it names none.
+/// Digits at `at`; -1: there are none.
+int number_at(std::string_view text, std::size_t& at) {
+  int number = -1;
+  for (std::size_t digits = 0; at < text.size() && is_digit(text[at]) && digits < 6; ++at, ++digits) {
+    number = std::max(number, 0) * 10 + (text[at] - '0');
+  }
+  return number;
+}
+
+/// Of "node001: [rank3]: " and " 3:" 3; -1: it names none.
 int rank_in(std::string_view prefix) {
   const std::size_t word = prefix.find("rank");
-  std::size_t at = word == std::string_view::npos ? prefix.size() : word + 4;
+  if (word == std::string_view::npos) {
+    std::size_t at = std::min(prefix.find_first_not_of(' '), prefix.size());
+    const int number = number_at(prefix, at);
+    return prefix.substr(at) == ":" || prefix.substr(at) == ": " ? number : -1;
+  }
+  std::size_t at = word + 4;
   if (at < prefix.size() && std::string_view(" =:").find(prefix[at]) != std::string_view::npos) {
     ++at;
   }
-  int rank = -1;
-  for (std::size_t digits = 0; at < prefix.size() && is_digit(prefix[at]) && digits < 6; ++at, ++digits) {
-    rank = std::max(rank, 0) * 10 + (prefix[at] - '0');
-  }
-  return rank;
+  return number_at(prefix, at);
 }
 
 bool is_blank(std::string_view text) {
@@ -89,22 +99,22 @@ std::string key_of(std::string_view prefix) {
 } // namespace
 
 std::string LogPrefixes::strip(LogLine& line) {
-  const std::string* longest = nullptr;
+  const Known* longest = nullptr;
   std::size_t bytes = 0;
-  for (const std::string& prefix : prefixes_) {
-    const std::optional<std::size_t> part = covered(prefix, line.plain);
+  for (const Known& known : known_) {
+    const std::optional<std::size_t> part = covered(known.prefix, line.plain);
     if (part && (longest == nullptr || *part >= bytes)) {
-      longest = &prefix;
+      longest = &known;
       bytes = *part;
     }
   }
   if (longest != nullptr) {
     line.text = line.plain.substr(bytes);
-    line.rank = std::max(line.rank, rank_in(*longest));
-    return key_of(*longest);
+    line.rank = std::max(line.rank, longest->rank);
+    return longest->key;
   }
   if (!is_blank(line.plain)) { // an indented traceback ends with its indentation
-    std::erase_if(prefixes_, is_blank);
+    std::erase_if(known_, [](const Known& known) { return is_blank(known.prefix); });
   }
   return concat("rank ", line.rank);
 }
@@ -119,11 +129,12 @@ std::string LogPrefixes::learn(const LogLine& line) {
   if (prefix.ends_with(kGroup)) { // its own lines begin with a bar
     prefix.replace(prefix.size() - kGroup.size(), kGroup.size(), "| ");
   }
-  std::string key = key_of(prefix);
-  std::erase_if(prefixes_, [&](const std::string& known) { return key_of(known) == key; });
-  prefixes_.push_back(std::move(prefix));
-  if (prefixes_.size() > kMostPrefixes) {
-    prefixes_.pop_front();
+  const std::string key = key_of(prefix);
+  std::erase_if(known_, [&](const Known& known) { return known.key == key; });
+  const int rank = rank_in(prefix);
+  known_.push_back({.prefix = std::move(prefix), .key = key, .rank = rank});
+  if (known_.size() > kMostPrefixes) {
+    known_.pop_front();
   }
   return key;
 }

@@ -27,7 +27,13 @@ class LogPrefixes {
   std::string learn(const LogLine& line);
 
  private:
-  std::deque<std::string> prefixes_; ///< at most 256, the newest last
+  struct Known {
+    std::string prefix{};
+    std::string key{}; ///< the prefix without its times: the same for all lines of one writer
+    int rank = -1;
+  };
+
+  std::deque<Known> known_; ///< at most 256, the newest last
 };
 
 } // namespace tieshard
