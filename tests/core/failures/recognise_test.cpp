@@ -115,6 +115,10 @@ TEST(Recognise, AKillIsNamedAndComesAfterWhatItMayFollowFrom) {
       "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: \n====\nRoot Cause:\n  exitcode  : -9 (pid: "
       "1)\n";
   EXPECT_THAT(failures_in(ended), ElementsAre("process-killed step "));
+  std::istringstream text(ended);
+  const LogFacts facts = read_log(text);
+  EXPECT_EQ(recognise(facts).failures.at(0).exception->message, "exitcode  : -9 (pid: 1)");
+  EXPECT_EQ(facts.exceptions.at(0).message, "Root Cause: exitcode  : -9 (pid: 1)");
   EXPECT_THAT(failures_in(ended + "\nKeyError: 'lm_head.weight'\n"),
               ElementsAre("tied-name-missing shard lm_head.weight", "process-killed step "));
   EXPECT_THAT(failures_in("[rank1]:[E901 ProcessGroupNCCL.cpp:616] [Rank 1] Watchdog caught collective operation "

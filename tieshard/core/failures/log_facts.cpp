@@ -90,7 +90,9 @@ std::optional<LogFrame> frame_of(std::string_view text) {
                   .function = in == std::string_view::npos ? "" : std::string(text.substr(in + 5))};
 }
 
-std::string without_tabs(std::string text) {
+/// A line as a message: without its indentation, and of a message's length.
+std::string as_message(std::string text) {
+  text.erase(0, text.find_first_not_of(" \t"));
   std::ranges::replace(text, '\t', ' ');
   text.resize(std::min(text.size(), kLongestMessage));
   return text;
@@ -115,7 +117,7 @@ class Reader {
  public:
   void take(LogLine& line) {
     facts_.lines = line.number;
-    std::string key = prefixes_.strip(line);
+    std::uint64_t key = prefixes_.strip(line);
     const bool begins = line.text.find(kTraceback) != std::string::npos;
     if (begins && !line.text.starts_with(kTraceback)) {
       key = prefixes_.learn(line);
@@ -206,7 +208,8 @@ class Reader {
       return false;
     }
     std::string& message = facts_.exceptions[static_cast<std::size_t>(stream.open)].message;
-    if (message.size() < kLongestMessage) {
+    const bool rule = line.text.find_first_not_of("=- ") == std::string::npos; // a launcher's table
+    if (!rule && message.size() < kLongestMessage) {
       const std::size_t begin = line.text.find_first_not_of(" \t");
       message += concat(message.empty() ? "" : " ", line.text.substr(begin));
       std::ranges::replace(message, '\t', ' ');
@@ -221,7 +224,7 @@ class Reader {
     const LogEnd end = end_of(line.text);
     if (end != LogEnd::kNone && ++ends_[end] <= kMostEnds) {
       facts_.exceptions.push_back(
-          {.type = kEndLine, .message = without_tabs(line.text), .rank = line.rank, .line = line.number});
+          {.type = kEndLine, .message = as_message(line.text), .rank = line.rank, .line = line.number});
     }
   }
 
@@ -243,7 +246,7 @@ class Reader {
     facts_.exceptions.push_back(
         legend ? first_missing_
                : LogException{
-                     .type = kWarningLine, .message = without_tabs(line.text), .rank = line.rank, .line = line.number});
+                     .type = kWarningLine, .message = as_message(line.text), .rank = line.rank, .line = line.number});
   }
 
   void note_telling(const std::string& text) {
@@ -252,7 +255,9 @@ class Reader {
       facts_.telling.push_back(text);
     }
     for (const std::string_view name : kFrameworks) {
-      if (tells(concat(name, ".")) || tells(concat(name, "=="))) {
+      const std::size_t at = text.find(name);
+      const std::string_view after = at == std::string::npos ? "" : std::string_view(text).substr(at + name.size());
+      if (after.starts_with(".") || after.starts_with("==")) {
         facts_.frameworks.emplace(name);
       }
     }
@@ -260,7 +265,7 @@ class Reader {
 
   LogFacts facts_;
   LogPrefixes prefixes_;
-  std::map<std::string, Stream> streams_;
+  std::map<std::uint64_t, Stream> streams_;
   std::map<LogEnd, std::size_t> ends_;
   LogException first_missing_; ///< of a load report's table
 };

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
+#include <streambuf>
 #include <utility>
 
 namespace tieshard {
@@ -13,6 +14,9 @@ bool is_digit(char c) {
 }
 
 std::string without_escapes(std::string_view raw) {
+  if (std::ranges::all_of(raw, [](unsigned char c) { return c >= 0x20; })) {
+    return std::string(raw);
+  }
   std::string text;
   for (std::size_t i = 0; i < raw.size(); ++i) {
     const char c = raw[i];
@@ -154,15 +158,15 @@ std::string_view binary_kind(std::string_view raw) {
 bool next_log_line(std::istream& in, LogLine& line) {
   std::string& raw = line.raw;
   raw.clear();
-  char c = 0;
+  std::streambuf& bytes = *in.rdbuf();
   bool any = false;
-  while (in.get(c)) {
+  for (int c = bytes.sbumpc(); c != std::streambuf::traits_type::eof(); c = bytes.sbumpc()) {
     any = true;
     if (c == '\n') {
       break;
     }
     if (raw.size() < kLongestLogLine) {
-      raw += c;
+      raw += static_cast<char>(c);
     }
   }
   if (!any) {

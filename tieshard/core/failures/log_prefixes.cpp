@@ -4,8 +4,6 @@
 #include <cctype>
 #include <optional>
 
-#include "tieshard/core/base/error.h"
-
 namespace tieshard {
 namespace {
 
@@ -81,6 +79,13 @@ int rank_in(std::string_view prefix) {
   return number_at(prefix, at);
 }
 
+/// Ranks have at most six digits; learned prefixes are counted from here.
+constexpr std::uint64_t kRanks = 1 << 20;
+
+std::uint64_t stream_of(int rank) {
+  return static_cast<std::uint64_t>(rank + 1);
+}
+
 bool is_blank(std::string_view text) {
   return text.find_first_not_of(" \t") == std::string_view::npos;
 }
@@ -98,7 +103,7 @@ std::string key_of(std::string_view prefix) {
 
 } // namespace
 
-std::string LogPrefixes::strip(LogLine& line) {
+std::uint64_t LogPrefixes::strip(LogLine& line) {
   const Known* longest = nullptr;
   std::size_t bytes = 0;
   for (const Known& known : known_) {
@@ -111,32 +116,32 @@ std::string LogPrefixes::strip(LogLine& line) {
   if (longest != nullptr) {
     line.text = line.plain.substr(bytes);
     line.rank = std::max(line.rank, longest->rank);
-    return longest->key;
+    return longest->id;
   }
   if (!is_blank(line.plain)) { // an indented traceback ends with its indentation
     std::erase_if(known_, [](const Known& known) { return is_blank(known.prefix); });
   }
-  return concat("rank ", line.rank);
+  return stream_of(line.rank);
 }
 
-std::string LogPrefixes::learn(const LogLine& line) {
+std::uint64_t LogPrefixes::learn(const LogLine& line) {
   constexpr std::string_view kGroup = "+ Exception Group ";
   const std::size_t end = line.plain.find(kTraceback);
   if (end == std::string::npos || end > kLongestPrefix) {
-    return concat("rank ", line.rank);
+    return stream_of(line.rank);
   }
   std::string prefix = line.plain.substr(0, end);
   if (prefix.ends_with(kGroup)) { // its own lines begin with a bar
     prefix.replace(prefix.size() - kGroup.size(), kGroup.size(), "| ");
   }
-  const std::string key = key_of(prefix);
+  std::string key = key_of(prefix);
   std::erase_if(known_, [&](const Known& known) { return known.key == key; });
   const int rank = rank_in(prefix);
-  known_.push_back({.prefix = std::move(prefix), .key = key, .rank = rank});
+  known_.push_back({.prefix = std::move(prefix), .key = std::move(key), .rank = rank, .id = kRanks + ++learned_});
   if (known_.size() > kMostPrefixes) {
     known_.pop_front();
   }
-  return key;
+  return known_.back().id;
 }
 
 } // namespace tieshard

@@ -7,6 +7,7 @@
 
 #pragma once
 
+#include <cstdint>
 #include <deque>
 #include <string>
 #include <string_view>
@@ -21,19 +22,21 @@ class LogPrefixes {
  public:
   /// Takes the longest learned prefix off `line`, where it has one: sets its text, and its rank where the prefix names
   /// one. @return which lines belong together: those of a rank, or of a learned prefix
-  std::string strip(LogLine& line);
+  std::uint64_t strip(LogLine& line);
 
   /// Learns what stands in front of the word Traceback in `line`. @return as strip, of the lines that follow
-  std::string learn(const LogLine& line);
+  std::uint64_t learn(const LogLine& line);
 
  private:
   struct Known {
     std::string prefix{};
     std::string key{}; ///< the prefix without its times: the same for all lines of one writer
     int rank = -1;
+    std::uint64_t id = 0;
   };
 
   std::deque<Known> known_; ///< at most 256, the newest last
+  std::uint64_t learned_ = 0;
 };
 
 } // namespace tieshard

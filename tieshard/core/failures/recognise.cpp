@@ -19,8 +19,12 @@ void add(std::vector<Recognised>& failures, Recognised found) {
   const auto same = std::ranges::find_if(failures, [&](const Recognised& known) {
     return known.failure == found.failure && known.match.parameter == found.match.parameter;
   });
-  const int rank = found.exception->rank;
+  const LogException* exception = found.exception;
+  const int rank = exception->rank;
   Recognised& entry = same == failures.end() ? failures.emplace_back(std::move(found)) : *same;
+  if (exception->type == kEndLine && entry.exception->type != kEndLine) { // it says it in one line
+    entry.exception = exception;
+  }
   if (rank >= 0 && !std::ranges::binary_search(entry.ranks, rank)) {
     entry.ranks.insert(std::ranges::upper_bound(entry.ranks, rank), rank);
   }
