@@ -173,7 +173,7 @@ const std::vector<Failure>& failures_of_ties() {
        .fix_here = "TieRegistry answers every name with its canonical one; where the files hold two different weights "
                    "it unties them and says so",
        .match = alias_looked_up},
-      {.id = kNameNotFound,
+      {.id = "name-not-found",
        .phase = Phase::kShard,
        .what = "a name is looked up that is not there",
        .cause = "a plan, a state dict or a table has other names than the code that reads it: a wrapper's prefix, a "
