@@ -187,8 +187,13 @@ TEST_F(AccelerateConfigTest, AnotherKindOfTrainingAsksForNothing) {
 }
 
 TEST_F(AccelerateConfigTest, WhatIsNoYamlIsRefusedWithItsLine) {
-  for (const char* text :
-       {"a: [1, 2\n", "- a\n- b\n", "a: 1\na: 2\n", "just text\n", "", "a: {b: 1, b: 2}\n? [x]\n: 1\n"}) {
+  for (const char* text : {"a: [1, 2\n",
+                           "- a\n- b\n",
+                           "a: 1\na: 2\n",
+                           "just text\n",
+                           "",
+                           "a: {b: 1, b: 2}\n? [x]\n: 1\n",
+                           "fsdp_config: [1]\n"}) {
     const auto refused = raised([&] { read_accelerate_config(dir_.write("bad.yaml", text)); });
     ASSERT_TRUE(refused) << text;
     EXPECT_EQ(refused->code, Code::kYamlMalformed) << text;

@@ -300,6 +300,10 @@ AccelerateConfig read_accelerate_config(const std::filesystem::path& path) {
     std::set<std::string> others;
     config.top = fields_of(document, config.where, "", others);
     const YAML::Node inner = document["fsdp_config"];
+    if (inner && !inner.IsNull() && !inner.IsMap()) {
+      throw_malformed(concat(config.where, ", line ", inner.Mark().line + 1),
+                      "expected fsdp_config to be a map of fields, got something else");
+    }
     if (inner && inner.IsMap()) {
       config.fsdp = fields_of(inner, config.where, "fsdp_", config.lists);
     }
