@@ -1,5 +1,6 @@
 """`tieshard doctor --log` on logs that the real peers printed (tests/logs), and the walk of docs/failures.md."""
 
+import gzip
 import json
 import re
 import subprocess
@@ -13,7 +14,7 @@ EXPECTED = {
     "accelerate_stray_parameter": ("optimizer-not-switched", "optimizer", None, [0, 1]),
     "torch_tie_in_two_groups": ("tie-in-two-groups", "shard", "lm_head.weight", [0, 1]),
     "torch_copy_out_of_meta": ("left-on-meta", "materialize", None, [0, 1]),
-    "torch_scalar_parameter": ("scalar-parameter", "shard", None, [0, 1]),
+    "torch_scalar_parameter": ("scalar-parameter", "shard", "scale", [0, 1]),
     "torch_transposed_head": ("tie-shape", "materialize", "lm_head.weight", [0, 1]),
     "safetensors_shared": ("shared-tensors-saved", "save", "lm_head.weight", [0, 1]),
     "transformers_random_weights": ("weights-random", "materialize", "lm_head.weight", []),
@@ -59,6 +60,21 @@ def test_a_log_that_cannot_be_read_ends_with_its_status(tieshard, tmp_path):
     assert done.returncode == 2 and "[file-not-found]" in done.stderr
     done = run([tieshard, "doctor", "--log", tmp_path])
     assert done.returncode == 4 and "[file-unreadable]" in done.stderr
+
+
+def test_a_log_that_is_no_text_or_empty_is_said_to_be(tieshard, tmp_path):
+    log = gzip.compress((LOGS / "accelerate_untied_copies.log").read_bytes())
+    for data, said in ((log, "gzip"), (b"", "empty"), ((8).to_bytes(8, "little") + b"{}      ", "not text")):
+        for name, given in ((tmp_path / "log", None), ("-", data)):
+            (tmp_path / "log").write_bytes(data)
+            done = subprocess.run([tieshard, "doctor", "--log", name], input=given or b"", capture_output=True)
+            assert done.returncode == 4 and said in done.stderr.decode() and b"[file-unreadable]" in done.stderr
+
+
+def test_a_checkpoint_without_the_tie_makes_a_name_of_it(tieshard, reference):
+    command = [tieshard, "doctor", reference / "llama_untied", "--log", "-", "--json"]
+    done = subprocess.run(command, input=b"KeyError: 'lm_head.weight'\n", capture_output=True)
+    assert [failure["failure"] for failure in json.loads(done.stdout)["failures"]] == ["name-not-found"]
 
 
 def test_the_document_walks_from_each_traceback_to_its_fix_with_what_the_program_prints(tieshard, tmp_path):

@@ -98,7 +98,8 @@ def test_a_file_alone_and_values_that_are_initialised_have_their_schema_too(ties
     (tmp_path / "config.json").write_bytes((tiny / "config.json").read_bytes())
     check_output("load", printed(0, tieshard, "load", tmp_path, "--ranks", 2, "--init", "model.norm.weight=ones", "--json"))
     check_output("plan", printed(0, tieshard, "plan", tmp_path, "--ranks", 2, "--init", "model.norm.weight=ones", "--json"))
-    check_output("doctor-log", printed(0, tieshard, "doctor", "--log", "/dev/null", "--json"))
+    (tmp_path / "train.log").write_text("step 1 loss 2.0\n")
+    check_output("doctor-log", printed(0, tieshard, "doctor", "--log", tmp_path / "train.log", "--json"))
 
 
 def test_findings_and_differences_have_their_schema_too(tieshard, tiny, two_copies, changed):

@@ -9,6 +9,7 @@
 
 #include <yaml-cpp/yaml.h>
 
+#include "tieshard/cli/accelerate_fields.h"
 #include "tieshard/core/base/file.h"
 
 namespace tieshard::cli {
@@ -24,18 +25,39 @@ constexpr std::uint64_t kLongestFile = 1 << 20;
                     .fix = "write the file with `accelerate config`, or mend the line"});
 }
 
-/// One level of a map, its values as text.
-std::map<std::string, std::string> fields_of(const YAML::Node& node, const std::string& where) {
+std::string value_of(const YAML::Node& node) {
+  if (!node.IsSequence()) {
+    return node.IsScalar() ? node.Scalar() : "";
+  }
+  std::string all;
+  for (const YAML::Node& item : node) {
+    all += concat(all.empty() ? "" : ",", item.IsScalar() ? item.Scalar() : "");
+  }
+  return all;
+}
+
+/// One level of a map, its values as text; those that say nothing (null) are left out.
+std::map<std::string, std::string> fields_of(const YAML::Node& node,
+                                             const std::string& where,
+                                             std::string_view prefix,
+                                             std::set<std::string>& lists) {
   std::map<std::string, std::string> fields;
+  std::set<std::string> seen;
   for (const auto& item : node) {
     const std::string key = item.first.Scalar();
     const int line = item.first.Mark().line + 1;
     if (!item.first.IsScalar()) {
       throw_malformed(concat(where, ", line ", line), "expected a name, got a list or a map as a key");
     }
-    const std::string value = item.second.IsScalar() ? item.second.Scalar() : "";
-    if (!fields.emplace(key.starts_with("fsdp_") ? key.substr(5) : key, value).second) {
+    const std::string name = !prefix.empty() && key.starts_with(prefix) ? key.substr(prefix.size()) : key;
+    if (!seen.insert(name).second) {
       throw_malformed(concat(where, ", line ", line), concat("expected each field once, got ", key, " twice"));
+    }
+    if (item.second.IsSequence()) {
+      lists.insert(name);
+    }
+    if (!item.second.IsNull()) {
+      fields.emplace(name, value_of(item.second));
     }
   }
   return fields;
@@ -71,7 +93,13 @@ class Checks {
       return std::move(findings_);
     }
     const bool second = config_.field("version") == "2";
-    second ? without_effect() : first_version();
+    const bool first = config_.field("version").empty() || config_.field("version") == "1";
+    if (second) {
+      without_effect();
+    } else if (first) {
+      first_version();
+    }
+    without_model();
     loading(second);
     wrapping();
     state_dict();
@@ -81,14 +109,16 @@ class Checks {
 
  private:
   void add(Level level, const std::string& field, std::string why, std::string fix) {
-    findings_.push_back({.level = level,
-                         .code = Code::kAccelerateConfig,
-                         .what = level == Level::kNote
-                                     ? "a field of accelerate's configuration asks for nothing here, or costs something"
-                                     : "a field of accelerate's configuration leads to a failure",
-                         .where = concat(config_.where, ", ", field),
-                         .why = std::move(why),
-                         .fix = std::move(fix)});
+    findings_.push_back(accelerate_finding(level, config_.where, field, std::move(why), std::move(fix)));
+  }
+
+  void without_model() {
+    if (model_ == nullptr) {
+      add(Level::kNote,
+          "fsdp_config",
+          "expected a checkpoint beside it, got none that opens: ties and layers were not looked at",
+          "give the checkpoint's directory: tieshard doctor DIR --accelerate-config FILE");
+    }
   }
 
   bool tied() const {
@@ -177,7 +207,8 @@ class Checks {
       return;
     }
     const std::string layer = layer_class_of(model_->checkpoint.config().architecture());
-    bool has_layer = raw.empty(); // accelerate takes the model's own then
+    const bool named = config_.fsdp.contains("transformer_layer_cls_to_wrap") && !raw.empty();
+    bool has_layer = !named; // accelerate takes the model's own then
     for (std::size_t at = 0; at < raw.size();) {
       const std::size_t end = std::min(raw.find(',', at), raw.size());
       std::string name = raw.substr(at, end - at);
@@ -266,10 +297,15 @@ AccelerateConfig read_accelerate_config(const std::filesystem::path& path) {
     if (!document.IsMap()) {
       throw_malformed(config.where, "expected a map of fields, got something else");
     }
-    config.top = fields_of(document, config.where);
+    std::set<std::string> others;
+    config.top = fields_of(document, config.where, "", others);
     const YAML::Node inner = document["fsdp_config"];
+    if (inner && !inner.IsNull() && !inner.IsMap()) {
+      throw_malformed(concat(config.where, ", line ", inner.Mark().line + 1),
+                      "expected fsdp_config to be a map of fields, got something else");
+    }
     if (inner && inner.IsMap()) {
-      config.fsdp = fields_of(inner, config.where);
+      config.fsdp = fields_of(inner, config.where, "fsdp_", config.lists);
     }
   } catch (const YAML::Exception& error) {
     throw_malformed(concat(config.where, ", line ", error.mark.line + 1), concat("expected YAML, got: ", error.msg));
@@ -278,7 +314,10 @@ AccelerateConfig read_accelerate_config(const std::filesystem::path& path) {
 }
 
 std::vector<Diagnostic> check_accelerate_config(const AccelerateConfig& config, const ResolvedModel* model) {
-  return Checks(config, model).run();
+  std::vector<Diagnostic> findings = check_fields(config);
+  const std::vector<Diagnostic> more = Checks(config, model).run();
+  findings.insert(findings.end(), more.begin(), more.end());
+  return findings;
 }
 
 } // namespace tieshard::cli

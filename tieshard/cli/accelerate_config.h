@@ -2,7 +2,7 @@
 //
 // `tieshard doctor --accelerate-config`: accelerate's YAML, checked against the ties and the layers of a checkpoint.
 //
-// Flow:   doctor_log -> [this] -> yaml-cpp, core/ties/resolved_model.h
+// Flow:   doctor_log -> [this] -> accelerate_fields, yaml-cpp, core/ties/resolved_model.h
 // Source: accelerate's FullyShardedDataParallelPlugin and the fields that `accelerate config` writes (1.15).
 
 #pragma once
@@ -11,6 +11,7 @@
 #include <filesystem>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -24,6 +25,7 @@ struct AccelerateConfig {
   std::string where{};
   std::map<std::string, std::string> top{};
   std::map<std::string, std::string> fsdp{};
+  std::set<std::string> lists{}; ///< fields of fsdp that are lists; their values have commas
 
   /// In lower case; empty where the file says nothing.
   std::string field(const std::string& name) const;

@@ -53,15 +53,31 @@ std::optional<Ladder> try_ladder(const DoctorVerbOptions& options, DoctorReport&
   return ladder;
 }
 
+/// @throws InputError bad-flag where a flag of the checkpoint's own diagnosis stands beside a log or a configuration
+void refuse_beside_log(const DoctorVerbOptions& options) {
+  if (options.html.empty() && !options.climb) {
+    return;
+  }
+  throw InputError({.code = Code::kBadFlag,
+                    .what = "flags that do not go together",
+                    .where = concat("tieshard doctor ", options.html.empty() ? "--try" : "--html"),
+                    .why = concat("expected the diagnosis of a checkpoint alone, got ",
+                                  options.log.empty() ? "--accelerate-config" : "--log",
+                                  " beside it"),
+                    .fix = "run tieshard doctor DIR with this flag, and again with the log or the configuration"});
+}
+
 } // namespace
 
 int run_doctor(const DoctorVerbOptions& options, const Console& console) {
   if (!options.log.empty() || !options.accelerate.empty()) {
+    refuse_beside_log(options);
     return run_doctor_log({.log = options.log,
                            .accelerate = options.accelerate,
                            .directory = options.directory,
                            .doctor = doctor_options(options),
-                           .json = options.json},
+                           .json = options.json,
+                           .fail_on_warning = options.fail_on_warning},
                           console);
   }
   if (options.directory.empty()) {
@@ -146,7 +162,7 @@ void add_doctor(CLI::App& app, Verb& chosen) {
       "  tieshard doctor smollm2/ --ranks 2 --json | jq -r '.findings[].code'\n"
       "\n"
       "Exit status: 0 it loads, with or without warnings; 2 it does not, or --fail-on says so; 4 it cannot be read.\n"
-      "With --log: 2 when a known failure is in it.");
+      "With --log: 2 when a known failure is in it, or --fail-on says so.");
   verb->callback(
       [options, &chosen] { chosen = [options](const Console& console) { return run_doctor(*options, console); }; });
 }

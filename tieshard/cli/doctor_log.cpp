@@ -1,5 +1,6 @@
 #include "tieshard/cli/doctor_log.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
@@ -13,11 +14,12 @@
 #include "tieshard/cli/json_output.h"
 #include "tieshard/core/base/units.h"
 #include "tieshard/core/failures/checklist.h"
+#include "tieshard/core/failures/tie_evidence.h"
 
 namespace tieshard::cli {
 namespace {
 
-LogFacts facts_of(const std::string& log) {
+LogFacts read_file(const std::string& log) {
   if (log == "-") {
     return read_log(std::cin);
   }
@@ -38,6 +40,23 @@ LogFacts facts_of(const std::string& log) {
     throw PeerError(said);
   }
   return read_log(file);
+}
+
+/// @throws PeerError file-unreadable where there is no line, or what is there is no text
+LogFacts facts_of(const std::string& log) {
+  LogFacts facts = read_file(log);
+  if (facts.lines > 0 && facts.binary.empty()) {
+    return facts;
+  }
+  const std::string fix = facts.binary.empty()            ? "pass the file that the trainer's output was written to"
+                          : facts.binary == "gzip"        ? "gzip -dc FILE | tieshard doctor --log -"
+                          : facts.binary == "UTF-16 text" ? "iconv -f UTF-16 -t UTF-8 FILE | tieshard doctor --log -"
+                                                          : "unpack it, or pass the log as text";
+  throw PeerError({.code = Code::kFileUnreadable,
+                   .what = facts.binary.empty() ? "the log is empty" : "the log is not text",
+                   .where = log == "-" ? "standard input" : log,
+                   .why = concat("expected lines of text, got ", facts.binary.empty() ? "nothing" : facts.binary),
+                   .fix = fix});
 }
 
 /// The checkpoint beside the log, as far as it opens.
@@ -101,13 +120,10 @@ OrderedJson to_json(const Recognised& found, const std::vector<WalkedStep>& step
           {"fix_with_tieshard", found.failure->fix_here}};
 }
 
-bool has_error(const std::vector<Diagnostic>& findings) {
-  for (const Diagnostic& finding : findings) {
-    if (finding.level == Level::kError) {
-      return true;
-    }
-  }
-  return false;
+bool fails(const std::vector<Diagnostic>& findings, bool on_warning) {
+  return std::ranges::any_of(findings, [&](const Diagnostic& finding) {
+    return finding.level == Level::kError || (on_warning && finding.level == Level::kWarning);
+  });
 }
 
 /// Everything that is found, in the order in which it is shown.
@@ -122,6 +138,9 @@ Found find_all(const LogVerbOptions& options, const std::optional<Beside>& besid
   if (!options.log.empty()) {
     found.facts = facts_of(options.log);
     found.log = recognise(*found.facts);
+    if (beside && !beside->stored.empty()) {
+      correct_by(beside->report, found.log);
+    }
     if (found.log.failures.empty() || found.log.unknown != nullptr) {
       found.findings.push_back(unknown_finding(*found.facts, found.log));
     }
@@ -160,7 +179,7 @@ int run_doctor_log(const LogVerbOptions& options, const Console& console) {
       console.out.text << "nothing to say\n";
     }
   }
-  return !found.log.failures.empty() || has_error(found.findings) ? kExitInput : kExitSuccess;
+  return !found.log.failures.empty() || fails(found.findings, options.fail_on_warning) ? kExitInput : kExitSuccess;
 }
 
 } // namespace tieshard::cli

@@ -37,6 +37,7 @@ TEST(LogLines, LauncherPrefixesNameTheRank) {
     EXPECT_EQ(cleaned(raw).rank, rank) << raw;
     EXPECT_EQ(cleaned(raw).text, "KeyError: 'x'") << raw;
   }
+  EXPECT_EQ(cleaned("[rank0]:[rank3]: 5: x").text, "5: x");
   EXPECT_EQ(cleaned("[rank]: x").rank, -1);
   EXPECT_EQ(cleaned("[rank1]:   File \"a\"").text, "  File \"a\"");
 }
@@ -90,7 +91,53 @@ TEST(LogFacts, ALoadReportThatMadeWeightsUpIsAWarning) {
       facts_of("model.norm.weight   | MISSING    | \nNotes:\n- MISSING: those params were newly initialized because\n");
   ASSERT_THAT(facts.exceptions, SizeIs(1));
   EXPECT_EQ(facts.exceptions[0].type, "warning");
-  EXPECT_THAT(facts.exceptions[0].message, HasSubstr("model.norm.weight: "));
+  EXPECT_EQ(facts.exceptions[0].message, "model.norm.weight: MISSING"); // the row, and not the legend
+  EXPECT_EQ(facts.exceptions[0].line, 1U);
+}
+
+TEST(LogFacts, AnExceptionAfterFramesMayHaveAnyName) {
+  const LogFacts facts = facts_of(
+      "Traceback (most recent call last):\n  File \"a.py\", line 1, in f\n    q.get()\nqueue.Empty\nEmpty: no\n");
+  ASSERT_THAT(facts.exceptions, SizeIs(1));
+  EXPECT_EQ(facts.exceptions[0].type, "Empty");
+}
+
+TEST(LogFacts, ATracebackThatIsCutIsCounted) {
+  const LogFacts facts = facts_of("Traceback (most recent call last):\n  File \"a.py\", line 1, in f\n");
+  EXPECT_THAT(facts.exceptions, SizeIs(0));
+  EXPECT_EQ(facts.tracebacks_cut, 1U);
+}
+
+TEST(LogFacts, AKeyEndsItsMessage) {
+  const LogFacts facts = facts_of("KeyError: 'lm_head.weight'\nrecovered; going on\n");
+  EXPECT_EQ(facts.exceptions.at(0).message, "'lm_head.weight'");
+}
+
+TEST(LogFacts, LinesThatSayHowAProcessEndedAreTaken) {
+  for (const char* line :
+       {"Out of memory: Killed process 1234 (python) total-vm:100kB",
+        "slurmstepd: error: Detected 1 oom-kill event(s) in StepId=1.0.",
+        "[2026-09-01 00:00:00] elastic.multiprocessing.api: [ERROR] failed (exitcode: -9) local_rank: 0",
+        "  exitcode  : -9 (pid: 1)",
+        "Killed",
+        "command terminated with exit code 137",
+        "[rank1]:[E901 12:00:00.1 ProcessGroupNCCL.cpp:616] [Rank 1] Watchdog caught collective operation timeout: "
+        "WorkNCCL(SeqNum=1)"}) {
+    const LogFacts facts = facts_of(line);
+    ASSERT_THAT(facts.exceptions, SizeIs(1)) << line;
+    EXPECT_EQ(facts.exceptions[0].type, kEndLine);
+  }
+  for (const char* line : {"exitcode: -90", "exit code 0", "exitcode: -15", "Killed it!", "137 steps"}) {
+    EXPECT_THAT(facts_of(line).exceptions, SizeIs(0)) << line;
+  }
+}
+
+TEST(LogFacts, BytesThatAreNoTextAreSaidToBe) {
+  using namespace std::string_literals;
+  EXPECT_EQ(facts_of("\x1F\x8B\x08 abc\nKeyError: 'a.weight'\n").binary, "gzip");
+  EXPECT_EQ(facts_of("\xFF\xFET\0r\0"s).binary, "UTF-16 text");
+  EXPECT_EQ(facts_of("\x40\1\0\0\0\0\0\0{\"a\": 1}"s).binary, "bytes with zeros");
+  EXPECT_EQ(facts_of("\0\0\0a log that was truncated\nKeyError: 'a.weight'\n"s).exceptions.size(), 1U);
 }
 
 TEST(LogFacts, StayBoundedHoweverLongTheLogIs) {

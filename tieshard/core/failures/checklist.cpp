@@ -4,6 +4,7 @@
 
 #include "tieshard/core/base/error.h"
 #include "tieshard/core/base/units.h"
+#include "tieshard/core/failures/tie_evidence.h"
 
 namespace tieshard {
 namespace {
@@ -15,20 +16,13 @@ WalkedStep needs_you(const CheckStep& step) {
           .detail = with_checkpoint ? "give the checkpoint's directory, and it is checked" : ""};
 }
 
-const TieGroup* group_of(const DoctorReport& report, const std::string& name) {
-  for (const TieGroup& group : report.ties) {
-    const bool alias = std::ranges::any_of(group.aliases, [&](const TieAlias& one) { return one.name == name; });
-    if (group.canonical == name || alias) {
-      return &group;
-    }
-  }
-  return nullptr;
-}
-
 WalkedStep tied(const CheckStep& step, const std::string& parameter, const DoctorReport& report) {
   const TieGroup* group =
       parameter.empty() ? (report.ties.empty() ? nullptr : &report.ties.front()) : group_of(report, parameter);
   if (group == nullptr) {
+    if (const Diagnostic* broken = broken_tie(report, parameter)) {
+      return {StepState::kFound, step.text, concat(broken->what, " [", id(broken->code), "]: ", broken->why)};
+    }
     return {StepState::kChecked,
             step.text,
             concat(parameter.empty() ? "no two names are" : parameter + " is not", " tied in this checkpoint")};
@@ -158,7 +152,14 @@ Diagnostic unknown_finding(const LogFacts& facts, const LogDiagnosis& diagnosis)
   if (!facts.ranks.empty()) {
     seen += concat(", ", facts.ranks.size(), facts.ranks.size() == 1 ? " rank" : " ranks");
   }
-  seen += concat(", ", facts.exceptions.size(), facts.exceptions.size() == 1 ? " exception" : " exceptions");
+  if (facts.exceptions.empty() && facts.tracebacks_cut > 0) {
+    seen += concat(", ",
+                   facts.tracebacks_cut,
+                   facts.tracebacks_cut == 1 ? " traceback that ends" : " tracebacks that end",
+                   " without an exception");
+  } else {
+    seen += concat(", ", facts.exceptions.size(), facts.exceptions.size() == 1 ? " exception" : " exceptions");
+  }
   if (diagnosis.unknown != nullptr) {
     const std::string place = diagnosis.unknown->place();
     seen += concat("; the last is ",

@@ -55,16 +55,23 @@ struct Failure {
   std::optional<Match> (*match)(const LogException& exception);
 };
 
+/// What a lookup of a tied name turns out to be where the checkpoint says that the name is not tied.
+inline constexpr const char* kNameNotFound = "name-not-found";
+
 /// All of them, the more special before the more general.
 const std::vector<Failure>& known_failures();
 
 const std::vector<Failure>& failures_of_ties();
+const std::vector<Failure>& failures_of_units();
 const std::vector<Failure>& failures_of_loading();
 const std::vector<Failure>& failures_of_optimizers();
 const std::vector<Failure>& failures_of_runs();
 
 /// The first dotted name of a parameter in `text`, as 'model.norm.weight' or lm_head.weight; empty: none.
 std::string parameter_in(std::string_view text);
+
+/// The key of a KeyError, where it is one name of a parameter and nothing else; empty: it is not.
+std::string parameter_key(const LogException& exception);
 
 /// Of all names of parameters in `text` the first in alphabetical order: ranks print sets in orders of their own.
 std::string least_parameter_in(std::string_view text);

@@ -22,8 +22,8 @@ std::optional<Match> keys_missing(const LogException& exception) {
 }
 
 std::optional<Match> random_weights(const LogException& exception) {
-  return exception.type == "warning" ? std::optional(Match{.parameter = parameter_in(exception.message)})
-                                     : std::nullopt;
+  return exception.type == kWarningLine ? std::optional(Match{.parameter = parameter_in(exception.message)})
+                                        : std::nullopt;
 }
 
 std::optional<Match> no_memory(const LogException& exception) {
@@ -43,7 +43,16 @@ std::optional<Match> scalar_parameter(const LogException& exception) {
   const bool scalar =
       says(exception.message, {"support", "scalar parameter"}) || says(exception.message, {"0-dim", "fully_shard"}) ||
       says(exception.message, {"fully_shard", "0-D"}) || says(exception.message, {"fully_shard", "scalar"});
-  return scalar ? std::optional(Match{.parameter = parameter_in(exception.message)}) : std::nullopt;
+  if (!scalar) {
+    return std::nullopt;
+  }
+  constexpr std::string_view kChange = "Change "; // torch: "Change NAME to a 1D tensor"
+  const std::size_t at = exception.message.find(kChange);
+  if (at == std::string::npos) {
+    return Match{.parameter = parameter_in(exception.message)};
+  }
+  const std::size_t name = at + kChange.size();
+  return Match{.parameter = exception.message.substr(name, exception.message.find(' ', name) - name)};
 }
 
 } // namespace

@@ -25,6 +25,10 @@ std::optional<Match> mixed_tensors(const LogException& exception) {
 std::optional<Match> state_missing(const LogException& exception) {
   const bool missing = says(exception.message, {"Missing key in checkpoint state_dict", "optim"}) ||
                        says(exception.message, {"optim", "not in", "state"});
+  const bool through_state = exception.came_through("optim_utils") || exception.came_through("optim_state");
+  if (const std::string key = parameter_key(exception); through_state && !key.empty()) {
+    return Match{.parameter = key};
+  }
   return missing ? std::optional(Match{.parameter = parameter_in(exception.message)}) : std::nullopt;
 }
 

@@ -3,16 +3,56 @@
 namespace tieshard {
 namespace {
 
-std::optional<Match> alias_looked_up(const LogException& exception) {
-  const std::string parameter = parameter_in(exception.message);
-  if (exception.type == "KeyError" && !parameter.empty() && exception.message.find(' ') == std::string::npos) {
-    const bool loading = exception.came_through("load") || exception.came_through("set_module_tensor");
-    return Match{.parameter = parameter, .phase = loading ? std::optional(Phase::kMaterialize) : std::nullopt};
+/// Whether `name` lies inside of a numbered layer: model.layers.3.mlp.up_proj.weight. Ties are between modules that are
+/// not.
+bool in_numbered_layer(std::string_view name) {
+  for (std::size_t dot = name.find('.'); dot != std::string_view::npos; dot = name.find('.', dot + 1)) {
+    const std::size_t end = name.find('.', dot + 1);
+    const std::string_view part = name.substr(dot + 1, end == std::string_view::npos ? end : end - dot - 1);
+    if (!part.empty() && part.find_first_not_of("0123456789") == std::string_view::npos) {
+      return true;
+    }
   }
-  if (says(exception.message, {"FSDP2 mapping failed", "missing"})) {
-    return Match{.parameter = parameter, .phase = Phase::kMaterialize};
+  return false;
+}
+
+bool about_data(const LogException& exception) {
+  const std::string place = exception.place();
+  return says(place, {"data"}) || says(place, {"collat"}) || says(place, {"sampler"});
+}
+
+bool while_loading(const LogException& exception) {
+  return exception.came_through("load") || exception.came_through("set_module_tensor");
+}
+
+std::optional<Match> alias_looked_up(const LogException& exception) {
+  const std::string key = parameter_key(exception);
+  if (!key.empty() && !in_numbered_layer(key) && !about_data(exception)) {
+    return Match{.parameter = key,
+                 .phase = while_loading(exception) ? std::optional(Phase::kMaterialize) : std::nullopt};
+  }
+  const bool mapping = says(exception.message, {"FSDP2 mapping failed", "missing"}) ||
+                       says(exception.message, {"found in sharded", "missing from full state dict"});
+  if (mapping) {
+    return Match{.parameter = parameter_in(exception.message), .phase = Phase::kMaterialize};
+  }
+  if (exception.type == "AssertionError" && !exception.frames.empty()) { // assert "a.weight" in state_dict
+    const std::string& source = exception.frames.back().source;
+    const std::string name = says(source, {"assert ", " in "}) ? parameter_in(source) : "";
+    return name.empty() ? std::nullopt : std::optional(Match{.parameter = name, .phase = Phase::kMaterialize});
   }
   return std::nullopt;
+}
+
+std::optional<Match> name_looked_up(const LogException& exception) {
+  const std::string key = parameter_key(exception);
+  if (key.empty()) {
+    return std::nullopt;
+  }
+  return Match{.parameter = key,
+               .phase = about_data(exception)      ? std::optional(Phase::kStep)
+                        : while_loading(exception) ? std::optional(Phase::kMaterialize)
+                                                   : std::nullopt};
 }
 
 std::optional<Match> materialized_twice(const LogException& exception) {
@@ -40,6 +80,8 @@ std::optional<Match> left_on_meta(const LogException& exception) {
                     says(exception.message, {"Cannot copy out of meta tensor"}) ||
                     says(exception.message, {"meta tensor", "no data"}) ||
                     says(exception.message, {"on the meta device"}) ||
+                    says(exception.message, {"should be materialized from meta device"}) ||
+                    says(exception.message, {"cannot be called on meta tensors"}) ||
                     says(exception.message, {"Tensor on device", "is not on the expected device meta"});
   return meta ? std::optional(Match{.parameter = parameter_in(exception.message)}) : std::nullopt;
 }
@@ -130,7 +172,23 @@ const std::vector<Failure>& failures_of_ties() {
                     "cpu_ram_efficient_loading off, or set tie_word_embeddings to what the files hold",
        .fix_here = "TieRegistry answers every name with its canonical one; where the files hold two different weights "
                    "it unties them and says so",
-       .match = alias_looked_up}};
+       .match = alias_looked_up},
+      {.id = "name-not-found",
+       .phase = Phase::kShard,
+       .what = "a name is looked up that is not there",
+       .cause = "a plan, a state dict or a table has other names than the code that reads it: a wrapper's prefix, a "
+                "layer or an adapter that another process has; nothing says that a tie is behind it",
+       .steps = {{CheckBy::kLog, "the name is a key of what the last frame reads"},
+                 {CheckBy::kStored, "whether the files hold it"},
+                 {CheckBy::kTied, "whether it is tied: then it is an alias"},
+                 {CheckBy::kYou, "print the keys of what is read, beside list(model.state_dict())"}},
+       .fix_there =
+           "take the prefix off on one of the two sides, or make the names from the model that is there; on all "
+           "ranks the same",
+       .fix_here =
+           "tieshard names the parameter that is missing or unknown before it reads a byte, with the closest name "
+           "that is there",
+       .match = name_looked_up}};
   return failures;
 }
 

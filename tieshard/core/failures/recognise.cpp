@@ -19,15 +19,21 @@ void add(std::vector<Recognised>& failures, Recognised found) {
   const auto same = std::ranges::find_if(failures, [&](const Recognised& known) {
     return known.failure == found.failure && known.match.parameter == found.match.parameter;
   });
-  const int rank = found.exception->rank;
+  const LogException* exception = found.exception;
+  const int rank = exception->rank;
   Recognised& entry = same == failures.end() ? failures.emplace_back(std::move(found)) : *same;
+  if (exception->type == kEndLine && entry.exception->type != kEndLine) { // it says it in one line
+    entry.exception = exception;
+  }
   if (rank >= 0 && !std::ranges::binary_search(entry.ranks, rank)) {
     entry.ranks.insert(std::ranges::upper_bound(entry.ranks, rank), rank);
   }
 }
 
-bool only_follows(const Recognised& found) {
-  return std::string_view(found.failure->id) == "peer-lost";
+/// How far it may be from the cause: a lost peer follows from anything, a kill may be a launcher's.
+int follows(const Recognised& found) {
+  const std::string_view id = found.failure->id;
+  return id == "peer-lost" ? 2 : id == "process-killed" ? 1 : 0;
 }
 
 } // namespace
@@ -41,8 +47,8 @@ LogDiagnosis recognise(const LogFacts& facts) {
       diagnosis.unknown = &exception;
     }
   }
-  std::ranges::stable_partition(diagnosis.failures, [](const Recognised& found) { return !only_follows(found); });
-  if (!diagnosis.failures.empty() && !only_follows(diagnosis.failures.front())) {
+  std::ranges::stable_sort(diagnosis.failures, {}, follows);
+  if (!diagnosis.failures.empty() && follows(diagnosis.failures.front()) == 0) {
     diagnosis.unknown = nullptr; // what is known explains it
   }
   return diagnosis;

@@ -24,7 +24,8 @@ struct Recognised {
 };
 
 struct LogDiagnosis {
-  std::vector<Recognised> failures;      ///< each failure and parameter once, in the log's order, peer-lost last
+  std::vector<Recognised>
+      failures; ///< each failure and parameter once, in the log's order; process-killed, then peer-lost last
   const LogException* unknown = nullptr; ///< the last exception, where none is known but one that only followed
 };
 
