@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import warnings
 
 import torch
 
 from tieshard.errors import Diagnostic, UsageError
+from tieshard.fsdp_state import is_sharded
 from tieshard.loading import load
 from tieshard.optimizer_guard import OptimizerGuard
 from tieshard.sharding import fully_shard
@@ -60,13 +62,18 @@ class Preparation:
         self.checkpoint, self.prepare_fsdp2 = checkpoint, prepare_fsdp2
         self.held: dict[torch.optim.Optimizer, list[list[torch.Tensor]]] = {}
         self.originals: dict[str, torch.Tensor] = {}
+        self.switched: list[torch.optim.Optimizer] = []
+        self.ignored: set[torch.nn.Parameter] = set()
         self.model: torch.nn.Module | None = None
 
     def run(self, accelerator, *objects):
         """accelerate takes the parameters out of the optimizers before it shards, and with them the way to their state."""
         optimizers = [plain(each) for each in objects if isinstance(plain(each), torch.optim.Optimizer)]
-        self.held = {each: [list(group["params"]) for group in each.param_groups] for each in optimizers}
         modules = [each for each in objects if isinstance(each, torch.nn.Module)]
+        for module in modules:
+            if not is_sharded(module):
+                require_trainable(module, optimizers)  # while nothing is sharded yet
+        self.held = {each: [list(group["params"]) for group in each.param_groups] for each in optimizers}
         self.originals = {name: parameter for each in modules for name, parameter in each.named_parameters()}
         try:
             return self.prepare_fsdp2(accelerator, *objects)
@@ -75,16 +82,18 @@ class Preparation:
                 put_back(optimizer, groups)
             raise
         finally:
-            self.held, self.originals = {}, {}
+            self.held, self.originals, self.switched = {}, {}, []
 
     def prepare_model(self, accelerator, model: torch.nn.Module) -> torch.nn.Module:
+        import accelerate.utils.fsdp_utils as fsdp_utils
+
         plugin = accelerator.state.fsdp_plugin
         mesh = getattr(accelerator, "torch_device_mesh", None)
         if mesh is not None:
             mesh = mesh[tuple(accelerator.parallelism_config.fsdp_dim_names)]
         ignored = None
         if plugin.ignored_modules is not None:
-            ignored = {parameter for each in plugin.ignored_modules for parameter in each.parameters()}
+            ignored = self.ignored = fsdp_utils.get_parameters_from_modules(plugin.ignored_modules, model, accelerator.device)
         on_meta = any(parameter.is_meta for parameter in model.parameters())
         if (on_meta or plugin.cpu_ram_efficient_loading) and self.checkpoint is None:
             raise UsageError(Diagnostic(
@@ -108,20 +117,39 @@ class Preparation:
 
         return init_device_mesh(accelerator.device.type, (accelerator.num_processes,))
 
-    def units_of(self, plugin, model: torch.nn.Module) -> list[str] | None:
+    def units_of(self, plugin, model: torch.nn.Module) -> list[torch.nn.Module] | None:
         """The modules that accelerate's policy wraps; None: the model's blocks."""
         import accelerate.utils.fsdp_utils as fsdp_utils
 
         policy = fsdp_utils.fsdp2_prepare_auto_wrap_policy(plugin, model)
         if policy is None:
             return None
-        return [name for name, module in model.named_modules() if name and policy(module)]
+        return [module for module in model.modules() if module is not model and policy(module)]
 
     def switch(self, optimizer, mapping: dict) -> None:
         """In place of accelerate's switch, whose mapping is by data_ptr: 0 for all of the meta device, and without the state."""
         optimizer = plain(optimizer)
-        put_back(optimizer, self.held[optimizer])
-        OptimizerGuard(self.model).adopt(optimizer, self.originals)
+        for each, groups in self.held.items():
+            if each not in self.switched:
+                put_back(each, groups)
+        guard = OptimizerGuard(self.model)
+        guard.register_managed(self.ignored)  # the caller's choice: they are whole, and reduced by the caller
+        guard.beside = [each for each in self.held if each is not optimizer]
+        guard.adopt(optimizer, self.originals)
+        self.switched.append(optimizer)
+
+
+def require_trainable(module: torch.nn.Module, optimizers: list[torch.optim.Optimizer]) -> None:
+    """What adopt would refuse later. Frozen parameters, which accelerate leaves in the optimizer, are taken out of it."""
+    for optimizer in optimizers:
+        frozen = OptimizerGuard.drop_frozen(optimizer)
+        if frozen:
+            warnings.warn(f"{len(frozen)} frozen parameters were taken out of {type(optimizer).__name__}; add_param_group takes them back when "
+                          "they are unfrozen", stacklevel=4)
+    for optimizer in optimizers:
+        guard = OptimizerGuard.of_unsharded(module)
+        guard.beside = [each for each in optimizers if each is not optimizer]
+        guard.require_admissible(optimizer)
 
 
 def plain(optimizer):

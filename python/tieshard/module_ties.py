@@ -14,9 +14,23 @@ from tieshard.module_table import parameter_table, plain_name
 
 
 def declared_ties(module: torch.nn.Module) -> list[tuple[str, str]]:
-    """(alias, canonical) of the ties that a transformers model of this config says it has; none for other modules."""
-    declared = getattr(module, "all_tied_weights_keys", None)
-    return list(declared.items()) if isinstance(declared, dict) else []
+    """(alias, canonical) of the ties that transformers models say they have: `module` itself, or one within a wrapper such as PEFT's."""
+    where = holders(module)
+    pairs = {}
+    for prefix, submodule in module.named_modules():
+        declared = vars(submodule).get("all_tied_weights_keys")  # its own: PEFT's wrappers pass attributes through
+        for names in declared.items() if isinstance(declared, dict) else ():
+            alias, canonical = (name_within(prefix, name, where) for name in names)
+            if alias and canonical:
+                pairs[alias] = canonical
+    return list(pairs.items())
+
+
+def name_within(prefix: str, name: str, where: dict) -> str:
+    """The full name of a submodule's parameter, also where PEFT has put a layer around the one that holds it; "" when it is not there."""
+    full = plain_name(f"{prefix}.{name}" if prefix else name)
+    owner, _, attribute = full.rpartition(".")
+    return next((each for each in (full, f"{owner}.base_layer.{attribute}") if each in where), "")
 
 
 def holders(module: torch.nn.Module) -> dict[str, tuple[torch.nn.Module, str]]:
@@ -65,8 +79,7 @@ def tie_before_sharding(module: torch.nn.Module, asked: dict[str, str]) -> list[
     torch would cut into two; InputError tie-unknown-name, tie-shape-mismatch, tie-cycle.
     """
     where, mended = holders(module), []
-    declared = {alias: canonical for alias, canonical in declared_ties(module) if alias in where and canonical in where}
-    for group in TieRegistry.from_map({**declared, **asked}, parameter_table(module)):
+    for group in TieRegistry.from_map({**dict(declared_ties(module)), **asked}, parameter_table(module)):
         owner, attribute = where[group.canonical]
         parameter = owner._parameters[attribute]
         for alias in group.aliases:

@@ -37,6 +37,7 @@ class OptimizerGuard:
         self.module = module
         self.managed = managed_parameters(module) if module is not None else []
         self.registered: dict[torch.Tensor, str] = {}
+        self.beside: list[torch.optim.Optimizer] = []  #: others that step a part of the parameters; what they hold is not left out
 
     @classmethod
     def of_unsharded(cls, module: torch.nn.Module) -> OptimizerGuard:
@@ -70,14 +71,15 @@ class OptimizerGuard:
         return self._guard(kind(params, **options))
 
     def adopt(self, optimizer: torch.optim.Optimizer, originals: typing.Mapping[str, torch.Tensor] | None = None) -> torch.optim.Optimizer:
-        """Takes an optimizer from before fully_shard or after it, and gives it back guarded.
+        """Takes an optimizer from before fully_shard or after it, and gives it back guarded. Of several over one module each gets a guard
+        that has the others in `beside`.
 
         Whole parameters in it become this rank's parts, with their state cut and their step counts kept. No communication. originals: what
         the module's parameters were when it was built (dict(model.named_parameters())), where it has got others since.
         Raises GuardError; the optimizer is unchanged then.
         """
         self.reshard()
-        switch_slots(optimizer, self._switches(optimizer, originals or {}), self._refuse_slots)
+        switch_slots(optimizer, self._switches(optimizer, originals or {}), self._refuse_slots, self._name_of)
         return self._guard(optimizer)
 
     @staticmethod
@@ -99,7 +101,7 @@ class OptimizerGuard:
     def require_admissible(self, optimizer: torch.optim.Optimizer) -> None:
         """Each slot is managed, its gradient (if any) is the part's, each trainable parameter is in one group. Raises GuardError."""
         with torch._C.DisableTorchFunctionSubclass():  # a DTensor's .grad and .requires_grad take microseconds otherwise
-            if all_is_well(self.module, self.managed, self.registered, optimizer):
+            if not self.beside and all_is_well(self.module, self.managed, self.registered, optimizer):
                 return
         self._refuse_if_any(self._inadmissible([group["params"] for group in optimizer.param_groups]))
 
@@ -169,6 +171,7 @@ class OptimizerGuard:
                 if parameter.requires_grad and id(parameter) not in known and parameter not in self.registered and parameter not in held]
 
     def _left_out(self, held: set) -> list[Slot]:
+        held = held | {parameter for other in self.beside for group in other.param_groups for parameter in group["params"]}
         whole = {original_of(parameter) for parameter in held}  # told of as "original"
         found = [Slot(-1, -1, each.name, "stale" if each.replaced else "left-out", tuple(each.parameter.shape), local_shape(each.parameter))
                  for each in self.managed if each.parameter.requires_grad and each.parameter not in held and each.original not in whole]

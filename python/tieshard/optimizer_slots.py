@@ -18,7 +18,7 @@ REMEDIES = {
     "foreign": "foreign: not a parameter of the sharded module; register it in the module before fully_shard; where the module's tensors were "
                "others when the optimizer was built, give adopt() those",
     "unmanaged": "not managed: no fully_shard call owns it (a partial wrap left it out, or it was registered after); register it before "
-                 "fully_shard, or freeze it with requires_grad_(False)",
+                 "fully_shard, or freeze it with requires_grad_(False), or, of one in ignored_params, register_managed it",
     "frozen": "frozen: requires_grad is False; unfreeze it, or take it out with OptimizerGuard.drop_frozen(optimizer)",
     "duplicate": "listed before, and would be stepped twice; list each parameter in one group only",
     "left-out": "managed and trainable, but in no group: it would never be trained; add it with add_param_group, or freeze it",

@@ -27,7 +27,7 @@ def switch_to_sharded(optimizer: torch.optim.Optimizer, mapping: typing.Mapping[
     parts = set(mapping.values())
 
     def require(groups: list[list], extra: list[Slot]) -> None:
-        strays = [Slot(number, place, f"a tensor of shape {list(parameter.shape)}", "foreign", tuple(parameter.shape), tuple(parameter.shape))
+        strays = [Slot(number, place, shape_of(parameter), "foreign", tuple(parameter.shape), tuple(parameter.shape))
                   for number, group in enumerate(groups) for place, parameter in enumerate(group) if parameter not in parts]
         if strays or extra:
             raise refuse([*extra, *strays])
@@ -35,7 +35,12 @@ def switch_to_sharded(optimizer: torch.optim.Optimizer, mapping: typing.Mapping[
     switch_slots(optimizer, mapping, require)
 
 
-def switch_slots(optimizer: torch.optim.Optimizer, mapping: typing.Mapping[torch.Tensor, torch.Tensor], require: typing.Callable) -> None:
+def shape_of(parameter: torch.Tensor) -> str:
+    return f"a tensor of shape {list(parameter.shape)}"
+
+
+def switch_slots(optimizer: torch.optim.Optimizer, mapping: typing.Mapping[torch.Tensor, torch.Tensor], require: typing.Callable,
+                 name_of: typing.Callable[[torch.Tensor], str] = shape_of) -> None:
     """Does it when require(groups after it, slots that cannot be switched) lets it; else nothing has changed."""
     groups, extra, state, takers = [], [], {}, {}
     for number, group in enumerate(optimizer.param_groups):
@@ -48,7 +53,7 @@ def switch_slots(optimizer: torch.optim.Optimizer, mapping: typing.Mapping[torch
                 problem = problem_of(optimizer, whole, part, kept, takers.get(part))
                 takers[part] = whole
             if problem is not None:
-                extra.append(Slot(number, place, f"a tensor of shape {list(whole.shape)}", problem[0], tuple(whole.shape),
+                extra.append(Slot(number, place, name_of(whole), problem[0], tuple(whole.shape),
                                   tuple(local_tensor(part).shape), problem[1]))
             elif part is not whole and kept:
                 state[whole] = {key: cut(value, part) if is_whole(value, part) else value for key, value in kept.items()}
@@ -77,9 +82,17 @@ def problem_of(optimizer: torch.optim.Optimizer, whole: torch.Tensor, part: torc
     if isinstance(optimizer, torch.optim.LBFGS) and optimizer.state:
         return "foreign-state", "LBFGS keeps one flat vector of all parameters"
     for key, value in kept.items():
+        if holds_tensors(value):
+            return "foreign-state", f"{key} is a {type(value).__name__} of tensors"
         if isinstance(value, torch.Tensor) and value.numel() > 1 and not is_whole(value, part) and not is_part_of(value, part):
             return "foreign-state", f"{key} has shape {list(value.shape)}"
     return None
+
+
+def holds_tensors(value: object) -> bool:
+    """Whether a value of the state is a container with a tensor somewhere in it."""
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple, set)) else ()
+    return any(isinstance(part, torch.Tensor) or holds_tensors(part) for part in parts)
 
 
 def is_whole(value: object, part: torch.Tensor) -> bool:

@@ -22,7 +22,7 @@ def check_tied(model, *names: str) -> None:
         return
     where = holders(model)
     missing = [name for name in names if name not in where]
-    assert len(names) > 1 and not missing, f"expected two or more names of parameters, got {names}; not in the model: {missing}"
+    assert len(set(names)) > 1 and not missing, f"expected two or more different names of parameters, got {names}; not in the model: {missing}"
     first, *others = ((name, where[name][0]._parameters[where[name][1]]) for name in names)
     for name, parameter in others:
         assert parameter is first[1], f"{name} is another object than {first[0]}: they are not tied"

@@ -41,13 +41,14 @@ def members_of_lists(module: torch.nn.Module) -> list[torch.nn.Module]:
 
 def asked_modules(module: torch.nn.Module, units: typing.Iterable) -> list[torch.nn.Module]:
     """The modules that a caller names, by name, class or object."""
-    by_name = {name: submodule for submodule, name in names_of_modules(module).items()}
+    names = names_of_modules(module)
+    by_name = {name: submodule for submodule, name in names.items()}
     found = []
     for unit in units:
         if isinstance(unit, type):
-            chosen = [each for each in by_name.values() if isinstance(each, unit)]
+            chosen = [each for each in names if isinstance(each, unit)]
         elif isinstance(unit, torch.nn.Module):
-            chosen = [each for each in by_name.values() if each is unit]
+            chosen = [unit] if unit in names else []
         else:
             chosen = [by_name[unit]] if unit in by_name else []
         if not chosen:

@@ -3,7 +3,7 @@
 import pytest
 import tieshard
 import torch
-from issue_models import accelerator, expected_losses, on_meta, save_tied, two_steps, whole
+from issue_models import IDS, accelerator, expected_losses, on_meta, save_tied, two_steps, whole
 from module_ranks import run_on_ranks
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -88,9 +88,41 @@ def check_stray_parameter(directory):
         accelerator(False).prepare(model, optimizer)
     assert caught.value.code == "optimizer-parameter" and "a tensor of shape [3] (group 0, slot 20): foreign" in caught.value.why
     assert all(a is b for a, b in zip(held, optimizer.param_groups[0]["params"], strict=True))
+    optimizer.param_groups[0]["params"].pop()  # nothing was sharded yet: the corrected call goes through
+    with tieshard.accelerate_hook():
+        model, optimizer = accelerator(False).prepare(model, optimizer)
+    assert two_steps(model.eval(), optimizer) == pytest.approx(expected_losses(directory, **OPTIONS), rel=1e-5)
     with pytest.raises(KeyError) as caught:
         tieshard.OptimizerGuard(model).build(torch.optim.AdamW, [*model.parameters(), stray])
     assert "foreign" in caught.value.why
+
+
+def check_what_accelerate_takes(directory):
+    """Frozen layers in the optimizer, two optimizers, a compiled model, modules that are ignored by a pattern."""
+    model = whole(directory)
+    for parameter in model.model.layers[0].parameters():
+        parameter.requires_grad_(False)
+    with tieshard.accelerate_hook(), pytest.warns(UserWarning, match="9 frozen parameters were taken out"):
+        model, optimizer = accelerator(False).prepare(model, torch.optim.AdamW(model.parameters(), **OPTIONS))
+    assert len(set(two_steps(model, optimizer))) == 3
+    model = whole(directory)
+    optimizers = [torch.optim.SGD(model.model.layers.parameters(), lr=0.1),
+                  torch.optim.AdamW([each for name, each in model.named_parameters() if "layers" not in name], **OPTIONS)]
+    with tieshard.accelerate_hook():
+        model, *optimizers = accelerator(False).prepare(model, *optimizers)
+    assert model(input_ids=IDS, labels=IDS).loss.backward() is None
+    for optimizer in optimizers:
+        optimizer.step()
+    model = torch.compile(whole(directory), backend="eager")
+    with tieshard.accelerate_hook():
+        model, optimizer = accelerator(False).prepare(model, torch.optim.AdamW(model.parameters(), **OPTIONS))
+    assert two_steps(model, optimizer) == pytest.approx(expected_losses(directory, **OPTIONS), rel=1e-5)
+    prepared = accelerator(False)
+    prepared.state.fsdp_plugin.ignored_modules = r"model\.layers\.1"
+    model = whole(directory)
+    with tieshard.accelerate_hook():
+        model, optimizer = prepared.prepare(model, torch.optim.AdamW(model.parameters(), **OPTIONS))
+    assert not isinstance(model.model.layers[1].mlp.up_proj.weight, DTensor) and isinstance(model.model.norm.weight, DTensor)
 
 
 def check_adapter_after_the_wrap(directory):
@@ -112,7 +144,8 @@ def check_adapter_after_the_wrap(directory):
 
 
 def check_all(directory):
-    for check in (check_early_on_torch, check_early_on_accelerate, check_early_with_tieshard, check_stray_parameter, check_adapter_after_the_wrap):
+    for check in (check_early_on_torch, check_early_on_accelerate, check_early_with_tieshard, check_stray_parameter, check_what_accelerate_takes,
+                  check_adapter_after_the_wrap):
         check(directory)
 
 

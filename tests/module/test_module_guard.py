@@ -169,6 +169,11 @@ def check_state_that_cannot_be_cut():
     early = torch.optim.Adafactor(trainable(model), lr=0.01)
     step(model, early)
     assert "hand the optimizer to" not in refused(lambda: tieshard.OptimizerGuard(shard_again(model)).adopt(early))
+    model = Tied()
+    early = torch.optim.SGD(trainable(model), lr=0.1)
+    early.state[model.embed.weight]["history"] = [torch.ones(11, 8)]
+    said = refused(lambda: tieshard.OptimizerGuard(shard(model)).adopt(early))
+    assert "embed.weight (group 0, slot 0)" in said and "history is a list of tensors" in said
     model, early = Tied(), None
     early = torch.optim.LBFGS(trainable(model))
     early.step(lambda: loss_with_gradient(model))
@@ -213,6 +218,28 @@ def check_tied_later():
             assert len(guard.adopt(early, originals).param_groups[0]["params"]) == len(originals) - 1
 
 
+def check_two_optimizers():
+    """Each knows of the other: what both hold together is all."""
+    whole, model = Tied(), Tied()
+    pairs = [[torch.optim.SGD(trainable(each)[:3], lr=0.1), torch.optim.AdamW(trainable(each)[3:], lr=0.01, eps=1e-4)] for each in (whole, model)]
+    shard(model)
+    guards = [tieshard.OptimizerGuard(model) for _ in range(2)]
+    for guard, other in zip(guards, reversed(pairs[1]), strict=True):
+        guard.beside = [other]
+    for guard, optimizer in zip(guards, pairs[1], strict=True):
+        guard.adopt(optimizer)
+    for each, pair in zip((whole, model), pairs, strict=True):
+        for _ in range(2):
+            logits = each(IDS)
+            torch.nn.functional.cross_entropy(logits.view(-1, 11), IDS.view(-1)).backward()
+            for optimizer in pair:
+                optimizer.step()
+                optimizer.zero_grad()
+    assert_same(model, whole, "two optimizers")
+    pairs[1][1].param_groups[0]["params"].pop()
+    assert "managed and trainable, but in no group" in refused(pairs[1][0].step)
+
+
 def check_report():
     model = Tied()
     early = torch.optim.SGD([*trainable(model)[1:], torch.nn.Parameter(torch.ones(3))], lr=0.1)
@@ -232,7 +259,7 @@ def check_report():
 
 
 def check_all():
-    for check in (check_early_optimizers, check_mapping, check_refusals, check_tied_later, check_report,
+    for check in (check_early_optimizers, check_mapping, check_two_optimizers, check_refusals, check_tied_later, check_report,
                   check_state_that_cannot_be_cut):
         check()
 

@@ -9,6 +9,7 @@ import tieshard
 import torch
 from module_location import MODULE_DIR
 from module_models import class_of
+from module_ranks import run_on_ranks
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
 DATA = [{"input_ids": torch.arange(1, 13), "labels": torch.arange(1, 13)}] * 4
@@ -76,6 +77,45 @@ def test_a_save_that_would_not_load_stops_it(models, tmp_path):
     assert caught.value.code == "truncated" and "has just saved" in caught.value.fix
 
 
+def with_adapter(model):
+    from peft import LoraConfig, get_peft_model
+
+    return get_peft_model(model, LoraConfig(r=2, target_modules=["q_proj", "lm_head"]))
+
+
+def test_an_adapters_wrapper_goes_through(models, tmp_path):
+    """Names are those of the wrapper: base_model.model.lm_head.base_layer.weight."""
+    model = with_adapter(class_of("llama_tied").from_pretrained(models / "llama_tied"))
+    tieshard.validate_shared_object(model)
+    arguments = TrainingArguments(tmp_path, max_steps=2, save_steps=1, report_to=[], use_cpu=True, disable_tqdm=True)
+    Trainer(model=model, args=arguments, train_dataset=DATA, callbacks=[tieshard.TieshardCallback()]).train()
+    untied = with_adapter(class_of("llama_tied").from_pretrained(models / "llama_tied"))
+    layer = untied.base_model.model.lm_head.base_layer
+    layer.weight = torch.nn.Parameter(layer.weight.detach() + 1)
+    with pytest.raises(AssertionError) as caught:
+        tieshard.validate_shared_object(untied)
+    assert "base_model.model.lm_head.base_layer.weight" in caught.value.where
+
+
+def check_all_ranks_raise(folder, out):
+    """Rank 0 alone sees the damage; no rank waits for the others."""
+    class Damages(TrainerCallback):
+        def on_save(self, args, state, control, **more):
+            if state.is_world_process_zero:
+                file = out / f"checkpoint-{state.global_step}" / "model.safetensors"
+                file.write_bytes(file.read_bytes()[:-4])
+
+    model = class_of("llama_tied").from_pretrained(folder / "llama_tied")
+    arguments = TrainingArguments(out, max_steps=3, save_steps=1, report_to=[], use_cpu=True, disable_tqdm=True, ddp_backend="gloo")
+    with pytest.raises(tieshard.InputError) as caught:
+        Trainer(model=model, args=arguments, train_dataset=DATA, callbacks=[Damages(), tieshard.TieshardCallback()]).train()
+    assert caught.value.code == "truncated"
+
+
+def test_a_damaged_save_stops_every_rank(models, tmp_path):
+    run_on_ranks(2, check_all_ranks_raise, models, tmp_path)
+
+
 TESTS = """
 import torch
 
@@ -94,6 +134,9 @@ def test_untied_fails(assert_tied):
 
 def test_unknown_name_fails(assert_tied):
     assert_tied(Model(True), "a.weight", "c.weight")
+
+def test_a_name_twice_fails(assert_tied):
+    assert_tied(Model(False), "a.weight", "a.weight")
 
 def test_one_name_fails(assert_tied):
     assert_tied(Model(True), "a.weight")
@@ -120,5 +163,5 @@ def test_the_pytest_plugin(tmp_path):
     done = subprocess.run([sys.executable, "-m", "pytest", "-p", "tieshard.pytest_plugin", "-q", "-rA", tmp_path], capture_output=True, text=True,
                           cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(MODULE_DIR)}, check=False)
     outcomes = {line.split("::")[1].split(" ")[0]: line.split(" ")[0] for line in done.stdout.splitlines() if "::test" in line}
-    assert len(outcomes) == 8, done.stdout + done.stderr
+    assert len(outcomes) == 9, done.stdout + done.stderr
     assert all(outcome == ("FAILED" if name.endswith("_fails") else "PASSED") for name, outcome in outcomes.items()), outcomes

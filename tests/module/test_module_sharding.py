@@ -168,6 +168,13 @@ def check_lost_ties(folder):
     emptied.model.embed_tokens.weight.data.fill_(2)
     error = refusal(AssertionError, lambda: quiet_shard(emptied))
     assert error.code == "tie-not-shared" and "to_empty" in error.why
+    from peft import LoraConfig, get_peft_model
+
+    for wrap in (lambda lost: get_peft_model(lost, LoraConfig(r=2, target_modules=["q_proj"])), lambda lost: torch.nn.ModuleDict({"inner": lost})):
+        lost = class_of("llama_tied").from_pretrained(folder / "llama_tied")
+        lost.lm_head.weight = torch.nn.Parameter(lost.lm_head.weight.detach() + 1)
+        error = refusal(AssertionError, lambda: quiet_shard(wrap(lost)))
+        assert error.code == "tie-not-shared" and "lm_head.weight" in error.where
     model = on_meta(folder / "llama_tied", "llama_tied")
     model.lm_head.weight = torch.nn.Parameter(torch.empty_like(model.lm_head.weight))  # what .to("meta") does: nothing to lose
     quiet_shard(model)
