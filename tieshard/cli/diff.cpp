@@ -1,6 +1,8 @@
 #include "tieshard/cli/diff.h"
 
+#include <algorithm>
 #include <cstdio>
+#include <filesystem>
 #include <memory>
 #include <optional>
 
@@ -16,6 +18,8 @@
 
 namespace tieshard::cli {
 namespace {
+
+namespace fs = std::filesystem;
 
 std::string number(double value) {
   char text[32];
@@ -81,6 +85,20 @@ struct Answer {
   std::string text{};
 };
 
+/// A file by itself, of which the model's config and other files are beside it and were not asked.
+void require_whole_model(const ResolvedModel& model, const std::string& path) {
+  const auto is_part = [](const Diagnostic& finding) { return finding.code == Code::kConfigMissing; };
+  if (fs::is_directory(path) || std::ranges::none_of(model.findings, is_part)) {
+    return;
+  }
+  throw InputError({.code = Code::kConfigMissing,
+                    .what = "ties cannot be known from a weights file by itself",
+                    .where = path,
+                    .why = "expected a model with its config.json, got one file; its other shards and its config were "
+                           "not asked",
+                    .fix = "give the directory of the model"});
+}
+
 Answer ties_as_expected(const ResolvedModel& model, const std::string& expect) {
   const auto& groups = model.ties.groups();
   const bool tied = !groups.empty();
@@ -95,8 +113,9 @@ Answer ties_as_expected(const ResolvedModel& model, const std::string& expect) {
   return {.yes = tied == (expect == "tied"), .text = std::move(text)};
 }
 
-Answer same_as(const ResolvedModel& model, const CheckVerbOptions& options) {
+Answer same_as(const ResolvedModel& model, const CheckVerbOptions& options, const Console& console) {
   const SavedAsModel source(options.same_as, SavedPart::kValues);
+  print_findings(console.err, source.findings());
   const ResolvedModel other = resolve_model(source.path(), options.open.options());
   const CheckpointDiff diff = compare_checkpoints(model, other, {.threads = threads_flag(options.threads)});
   if (diff.same()) {
@@ -121,6 +140,8 @@ int run_diff(const DiffVerbOptions& options, const Console& console) {
   const SavedPart part = options.no_values ? SavedPart::kHeaders : SavedPart::kValues;
   const SavedAsModel one(options.first, part);
   const SavedAsModel other(options.second, part);
+  print_findings(console.err, one.findings());
+  print_findings(console.err, other.findings());
   const ResolvedModel first = resolve_model(one.path(), options.open.options());
   const ResolvedModel second = resolve_model(other.path(), options.open.options());
   const CheckpointDiff diff =
@@ -142,13 +163,15 @@ int run_check(const CheckVerbOptions& options, const Console& console) {
                       .fix = "say what has to hold; tieshard doctor checks that a checkpoint loads"});
   }
   const SavedAsModel source(options.directory, options.same_as.empty() ? SavedPart::kHeaders : SavedPart::kValues);
+  print_findings(console.err, source.findings());
   const ResolvedModel model = resolve_model(source.path(), options.open.options());
   std::vector<Answer> answers;
   if (!options.expect.empty()) {
+    require_whole_model(model, options.directory);
     answers.push_back(ties_as_expected(model, options.expect));
   }
   if (!options.same_as.empty()) {
-    answers.push_back(same_as(model, options));
+    answers.push_back(same_as(model, options, console));
   }
   Answer all;
   for (const Answer& answer : answers) {
