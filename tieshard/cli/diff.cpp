@@ -27,19 +27,30 @@ std::string number(double value) {
   return text;
 }
 
-/// "first at 37, 2 differ, by 0.5 at most".
+void add_kind(std::string& text, std::uint64_t count, const char* kind) {
+  if (count > 0) {
+    text += concat(", ", count, " ", kind);
+  }
+}
+
+/// "2 values differ, first at 37, by 0.5 at most"; why there is nothing of values to say.
 std::string values_text(const NameDifference& difference) {
   if (difference.same_values) {
     return "the same values";
   }
   if (!difference.elements) {
-    return "";
+    const bool both = difference.first != "absent" && difference.second != "absent";
+    return both && !difference.compared ? "values not compared" : "";
   }
   const TensorDifference& elements = *difference.elements;
-  return concat(format_count(static_cast<std::int64_t>(elements.count)),
-                elements.count == 1 ? " value differs, at " : " values differ, first at ",
-                elements.first,
-                elements.largest ? concat(", by ", number(*elements.largest), " at most") : "");
+  std::string text = concat(format_count(static_cast<std::int64_t>(elements.count)),
+                            elements.count == 1 ? " value differs, at " : " values differ, first at ",
+                            elements.first,
+                            elements.largest ? concat(", by ", number(*elements.largest), " at most") : "");
+  add_kind(text, elements.zero_signs, "in the sign of zero");
+  add_kind(text, elements.nan_bits, "in the bits of a NaN");
+  add_kind(text, elements.not_finite, "where a NaN or infinity is against another value");
+  return text;
 }
 
 void print_diff(const CheckpointDiff& diff, const Stream& out) {
@@ -53,9 +64,12 @@ void print_diff(const CheckpointDiff& diff, const Stream& out) {
     out.text << "  tied on one side and stored on the other, compared with the tied weight: " << format_names(diff.tied)
              << "\n";
   }
+  if (!diff.config.empty()) {
+    out.text << "  config.json: " << format_names(diff.config) << "\n";
+  }
   out.text << (diff.same() ? out.paint(Tone::kGood, "same") : out.paint(Tone::kError, "different")) << ": "
-           << diff.equal << " of " << counted(diff.tensors, "tensor") << " equal, " << format_bytes(diff.bytes)
-           << " of values compared\n";
+           << diff.equal << " of " << counted(diff.tensors, "tensor") << " equal, "
+           << (diff.values ? concat(format_bytes(diff.bytes), " of values compared") : "values not compared") << "\n";
 }
 
 OrderedJson document(const CheckpointDiff& diff) {
@@ -69,13 +83,19 @@ OrderedJson document(const CheckpointDiff& diff) {
          {"same_values", one.same_values},
          {"first_index", elements ? OrderedJson(elements->first) : OrderedJson()},
          {"values_differ", elements ? OrderedJson(elements->count) : OrderedJson()},
-         {"largest", elements && elements->largest ? OrderedJson(*elements->largest) : OrderedJson()}});
+         {"largest", elements && elements->largest ? OrderedJson(*elements->largest) : OrderedJson()},
+         {"compared", one.compared},
+         {"zero_signs", elements ? elements->zero_signs : 0},
+         {"nan_bits", elements ? elements->nan_bits : 0},
+         {"not_finite", elements ? elements->not_finite : 0}});
   }
   return {{"same", diff.same()},
           {"tensors", diff.tensors},
           {"equal", diff.equal},
           {"compared_bytes", diff.bytes},
+          {"values", diff.values},
           {"differences", differences},
+          {"config", diff.config},
           {"tied_on_one_side", diff.tied}};
 }
 
@@ -120,6 +140,9 @@ Answer same_as(const ResolvedModel& model, const CheckVerbOptions& options, cons
   const CheckpointDiff diff = compare_checkpoints(model, other, {.threads = threads_flag(options.threads)});
   if (diff.same()) {
     return {.yes = true, .text = concat("same ", counted(diff.tensors, "tensor"), " as ", options.same_as)};
+  }
+  if (diff.differences.empty()) {
+    return {.yes = false, .text = concat("another config.json than ", options.same_as, ": ", format_names(diff.config))};
   }
   const NameDifference& first = diff.differences.front();
   const std::string values = values_text(first);
@@ -210,7 +233,7 @@ void add_diff(CLI::App& app, Verb& chosen) {
       "\n"
       "Order, files and a tied weight that is stored under each of its names are no difference. Values of one dtype "
       "are\n"
-      "compared bit by bit, of two by value; an index counts the elements of a tensor in row-major order.\n"
+      "compared bit by bit, of two by value; keys of both config.json that make it another model are compared too; an index counts the elements of a tensor in row-major order.\n"
       "Exit status: 0 the same, 1 different.");
   verb->callback(
       [options, &chosen] { chosen = [options](const Console& console) { return run_diff(*options, console); }; });

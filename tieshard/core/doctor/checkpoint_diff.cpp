@@ -8,6 +8,8 @@
 #include <thread>
 #include <utility>
 
+#include <nlohmann/json.hpp>
+
 namespace tieshard {
 namespace {
 
@@ -171,13 +173,44 @@ std::vector<Pair> pairs_of(const ResolvedModel& first, const ResolvedModel& seco
   return pairs;
 }
 
+/// Keys that say who wrote a file, how and when, and not what the model is.
+bool is_about_the_file(const std::string& key) {
+  static const std::set<std::string> kKeys{
+      "_name_or_path", "_commit_hash", "transformers_version", "torch_dtype", "dtype", "use_cache"};
+  return kKeys.contains(key);
+}
+
+/// Keys that both configs have with different values: one that stands in one of them alone may be the default that the
+/// other one means. Nothing where one side has no config: it is a weights file by itself.
+std::vector<std::string> config_keys(const HfConfig& first, const HfConfig& second) {
+  if (!first.json().is_object() || !second.json().is_object() || first.json().empty() || second.json().empty()) {
+    return {};
+  }
+  std::set<std::string> keys;
+  for (const auto* config : {&first.json(), &second.json()}) {
+    for (const auto& [key, value] : config->items()) {
+      if (!is_about_the_file(key)) {
+        keys.insert(key);
+      }
+    }
+  }
+  std::vector<std::string> different;
+  for (const std::string& key : keys) {
+    if (first.json().contains(key) && second.json().contains(key) && first.json()[key] != second.json()[key]) {
+      different.push_back(key);
+    }
+  }
+  return different;
+}
+
 } // namespace
 
 CheckpointDiff compare_checkpoints(const ResolvedModel& first,
                                    const ResolvedModel& second,
                                    const DiffOptions& options) {
   const std::vector<Pair> pairs = pairs_of(first, second);
-  CheckpointDiff diff{.tensors = pairs.size()};
+  CheckpointDiff diff{.tensors = pairs.size(), .values = options.values};
+  diff.config = config_keys(first.checkpoint.config(), second.checkpoint.config());
   std::vector<std::size_t> compared;
   for (std::size_t i = 0; i < pairs.size(); ++i) {
     const Pair& pair = pairs[i];
@@ -207,6 +240,7 @@ CheckpointDiff compare_checkpoints(const ResolvedModel& first,
                                 .first = one,
                                 .second = other,
                                 .same_values = looked_at && !elements,
+                                .compared = looked_at,
                                 .elements = elements});
   }
   return diff;
