@@ -1,5 +1,9 @@
 #include "tieshard/cli/diff.h"
 
+#include <filesystem>
+
+#include <sys/stat.h>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -63,6 +67,47 @@ TEST(DiffVerb, ShowsWhatDiffersWithStatus1) {
   EXPECT_EQ(document["differences"][0]["name"], "model.norm.weight");
   EXPECT_EQ(document["differences"][0]["values_differ"], 4);
   EXPECT_EQ(document["differences"][0]["first_index"], 0);
+}
+
+TEST(DiffVerb, ComparesWhatTheConfigsSay) {
+  CheckpointFixture first(tied_config());
+  CheckpointFixture second(untied_config());
+  first.write(with_a_head());
+  second.write(with_a_head());
+  const Answer answer = run({"diff", first.path(), second.path()});
+  EXPECT_EQ(answer.status, 1);
+  EXPECT_THAT(answer.out, HasSubstr("config.json: tie_word_embeddings"));
+  EXPECT_EQ(run({"check", first.path(), "--same-as", second.path()}).status, 1);
+}
+
+TEST(DiffVerb, SaysThatValuesWereNotCompared) {
+  CheckpointFixture model(tied_config());
+  model.write(tiny_llama_tensors());
+  const Answer answer = run({"diff", model.path(), model.path(), "--no-values"});
+  EXPECT_THAT(answer.out, HasSubstr("values not compared"));
+  EXPECT_THAT(answer.out, Not(HasSubstr("of values compared")));
+}
+
+TEST(CheckVerb, KnowsNoTiesOfOneFileByItself) {
+  CheckpointFixture model(tied_config());
+  model.write(tiny_llama_tensors());
+  const std::filesystem::path folder(model.path());
+  std::filesystem::copy_file(folder / "model.safetensors", folder / "part.safetensors");
+  const Answer answer = run({"check", (folder / "part.safetensors").string(), "--expect", "untied"});
+  EXPECT_EQ(answer.status, 2);
+  EXPECT_THAT(answer.err, HasSubstr("ties cannot be known from a weights file by itself"));
+}
+
+TEST(CheckVerb, GivesStatus4ForWhatCannotBeRead) {
+  CheckpointFixture model(tied_config());
+  model.write(tiny_llama_tensors());
+  const std::filesystem::path weights = std::filesystem::path(model.path()) / "model.safetensors";
+  std::filesystem::remove(weights);
+  ASSERT_EQ(::mkfifo(weights.c_str(), 0600), 0);
+  for (const char* verb : {"doctor", "ties", "inspect"}) {
+    EXPECT_EQ(run({verb, model.path()}).status, 4) << verb;
+  }
+  EXPECT_EQ(run({"check", model.path(), "--expect", "tied"}).status, 4);
 }
 
 TEST(DiffVerb, SaysWhatCannotBeOpened) {

@@ -1,6 +1,8 @@
 #include "tieshard/cli/diff.h"
 
+#include <algorithm>
 #include <cstdio>
+#include <filesystem>
 #include <memory>
 #include <optional>
 
@@ -17,25 +19,38 @@
 namespace tieshard::cli {
 namespace {
 
+namespace fs = std::filesystem;
+
 std::string number(double value) {
   char text[32];
   std::snprintf(text, sizeof(text), "%.6g", value);
   return text;
 }
 
-/// "first at 37, 2 differ, by 0.5 at most".
+void add_kind(std::string& text, std::uint64_t count, const char* kind) {
+  if (count > 0) {
+    text += concat(", ", count, " ", kind);
+  }
+}
+
+/// "2 values differ, first at 37, by 0.5 at most"; why there is nothing of values to say.
 std::string values_text(const NameDifference& difference) {
   if (difference.same_values) {
     return "the same values";
   }
   if (!difference.elements) {
-    return "";
+    const bool both = difference.first != "absent" && difference.second != "absent";
+    return both && !difference.compared ? "values not compared" : "";
   }
   const TensorDifference& elements = *difference.elements;
-  return concat(format_count(static_cast<std::int64_t>(elements.count)),
-                elements.count == 1 ? " value differs, at " : " values differ, first at ",
-                elements.first,
-                elements.largest ? concat(", by ", number(*elements.largest), " at most") : "");
+  std::string text = concat(format_count(static_cast<std::int64_t>(elements.count)),
+                            elements.count == 1 ? " value differs, at " : " values differ, first at ",
+                            elements.first,
+                            elements.largest ? concat(", by ", number(*elements.largest), " at most") : "");
+  add_kind(text, elements.zero_signs, "in the sign of zero");
+  add_kind(text, elements.nan_bits, "in the bits of a NaN");
+  add_kind(text, elements.not_finite, "where a NaN or infinity is against another value");
+  return text;
 }
 
 void print_diff(const CheckpointDiff& diff, const Stream& out) {
@@ -49,9 +64,12 @@ void print_diff(const CheckpointDiff& diff, const Stream& out) {
     out.text << "  tied on one side and stored on the other, compared with the tied weight: " << format_names(diff.tied)
              << "\n";
   }
+  if (!diff.config.empty()) {
+    out.text << "  config.json: " << format_names(diff.config) << "\n";
+  }
   out.text << (diff.same() ? out.paint(Tone::kGood, "same") : out.paint(Tone::kError, "different")) << ": "
-           << diff.equal << " of " << counted(diff.tensors, "tensor") << " equal, " << format_bytes(diff.bytes)
-           << " of values compared\n";
+           << diff.equal << " of " << counted(diff.tensors, "tensor") << " equal, "
+           << (diff.values ? concat(format_bytes(diff.bytes), " of values compared") : "values not compared") << "\n";
 }
 
 OrderedJson document(const CheckpointDiff& diff) {
@@ -65,13 +83,19 @@ OrderedJson document(const CheckpointDiff& diff) {
          {"same_values", one.same_values},
          {"first_index", elements ? OrderedJson(elements->first) : OrderedJson()},
          {"values_differ", elements ? OrderedJson(elements->count) : OrderedJson()},
-         {"largest", elements && elements->largest ? OrderedJson(*elements->largest) : OrderedJson()}});
+         {"largest", elements && elements->largest ? OrderedJson(*elements->largest) : OrderedJson()},
+         {"compared", one.compared},
+         {"zero_signs", elements ? elements->zero_signs : 0},
+         {"nan_bits", elements ? elements->nan_bits : 0},
+         {"not_finite", elements ? elements->not_finite : 0}});
   }
   return {{"same", diff.same()},
           {"tensors", diff.tensors},
           {"equal", diff.equal},
           {"compared_bytes", diff.bytes},
+          {"values", diff.values},
           {"differences", differences},
+          {"config", diff.config},
           {"tied_on_one_side", diff.tied}};
 }
 
@@ -80,6 +104,20 @@ struct Answer {
   bool yes = true;
   std::string text{};
 };
+
+/// A file by itself, of which the model's config and other files are beside it and were not asked.
+void require_whole_model(const ResolvedModel& model, const std::string& path) {
+  const auto is_part = [](const Diagnostic& finding) { return finding.code == Code::kConfigMissing; };
+  if (fs::is_directory(path) || std::ranges::none_of(model.findings, is_part)) {
+    return;
+  }
+  throw InputError({.code = Code::kConfigMissing,
+                    .what = "ties cannot be known from a weights file by itself",
+                    .where = path,
+                    .why = "expected a model with its config.json, got one file; its other shards and its config were "
+                           "not asked",
+                    .fix = "give the directory of the model"});
+}
 
 Answer ties_as_expected(const ResolvedModel& model, const std::string& expect) {
   const auto& groups = model.ties.groups();
@@ -95,12 +133,16 @@ Answer ties_as_expected(const ResolvedModel& model, const std::string& expect) {
   return {.yes = tied == (expect == "tied"), .text = std::move(text)};
 }
 
-Answer same_as(const ResolvedModel& model, const CheckVerbOptions& options) {
+Answer same_as(const ResolvedModel& model, const CheckVerbOptions& options, const Console& console) {
   const SavedAsModel source(options.same_as, SavedPart::kValues);
+  print_findings(console.err, source.findings());
   const ResolvedModel other = resolve_model(source.path(), options.open.options());
   const CheckpointDiff diff = compare_checkpoints(model, other, {.threads = threads_flag(options.threads)});
   if (diff.same()) {
     return {.yes = true, .text = concat("same ", counted(diff.tensors, "tensor"), " as ", options.same_as)};
+  }
+  if (diff.differences.empty()) {
+    return {.yes = false, .text = concat("another config.json than ", options.same_as, ": ", format_names(diff.config))};
   }
   const NameDifference& first = diff.differences.front();
   const std::string values = values_text(first);
@@ -121,6 +163,8 @@ int run_diff(const DiffVerbOptions& options, const Console& console) {
   const SavedPart part = options.no_values ? SavedPart::kHeaders : SavedPart::kValues;
   const SavedAsModel one(options.first, part);
   const SavedAsModel other(options.second, part);
+  print_findings(console.err, one.findings());
+  print_findings(console.err, other.findings());
   const ResolvedModel first = resolve_model(one.path(), options.open.options());
   const ResolvedModel second = resolve_model(other.path(), options.open.options());
   const CheckpointDiff diff =
@@ -142,13 +186,15 @@ int run_check(const CheckVerbOptions& options, const Console& console) {
                       .fix = "say what has to hold; tieshard doctor checks that a checkpoint loads"});
   }
   const SavedAsModel source(options.directory, options.same_as.empty() ? SavedPart::kHeaders : SavedPart::kValues);
+  print_findings(console.err, source.findings());
   const ResolvedModel model = resolve_model(source.path(), options.open.options());
   std::vector<Answer> answers;
   if (!options.expect.empty()) {
+    require_whole_model(model, options.directory);
     answers.push_back(ties_as_expected(model, options.expect));
   }
   if (!options.same_as.empty()) {
-    answers.push_back(same_as(model, options));
+    answers.push_back(same_as(model, options, console));
   }
   Answer all;
   for (const Answer& answer : answers) {
@@ -187,7 +233,7 @@ void add_diff(CLI::App& app, Verb& chosen) {
       "\n"
       "Order, files and a tied weight that is stored under each of its names are no difference. Values of one dtype "
       "are\n"
-      "compared bit by bit, of two by value; an index counts the elements of a tensor in row-major order.\n"
+      "compared bit by bit, of two by value; keys of both config.json that make it another model are compared too; an index counts the elements of a tensor in row-major order.\n"
       "Exit status: 0 the same, 1 different.");
   verb->callback(
       [options, &chosen] { chosen = [options](const Console& console) { return run_diff(*options, console); }; });

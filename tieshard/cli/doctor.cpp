@@ -1,6 +1,8 @@
 #include "tieshard/cli/doctor.h"
 
 #include <optional>
+#include <string>
+#include <utility>
 
 #include <CLI/App.hpp>
 
@@ -10,6 +12,7 @@
 #include "tieshard/cli/flags.h"
 #include "tieshard/cli/ladder.h"
 #include "tieshard/cli/run_report.h"
+#include "tieshard/cli/saved_as_model.h"
 #include "tieshard/core/report/model_report.h"
 
 namespace tieshard::cli {
@@ -39,18 +42,41 @@ int status_of(const DoctorReport& report, const DoctorVerbOptions& options) {
   return passes ? kExitSuccess : kExitInput;
 }
 
+/// Why the ladder was not climbed: it says nothing of the checkpoint.
+Diagnostic not_tried(std::string why, std::string fix) {
+  return {.level = Level::kNote,
+          .code = Code::kRungFailed,
+          .what = "the ladder could not be climbed; the diagnosis is without it",
+          .where = "--try",
+          .why = std::move(why),
+          .fix = std::move(fix)};
+}
+
 /// Climbs the ladder where that is asked for and the checkpoint loads; what it finds is added to `report`.
 std::optional<Ladder> try_ladder(const DoctorVerbOptions& options, DoctorReport& report) {
+  constexpr std::int64_t kMostRanks = 4096; // of tieshard forward
   if (!options.climb || report.verdict() == Verdict::kRefuse) {
     return std::nullopt;
   }
-  Ladder ladder = climb({.directory = options.directory,
-                         .ranks = options.ranks,
-                         .open = options.open,
-                         .shard = options.shard,
-                         .load = options.load});
-  report.findings.insert(report.findings.begin(), ladder.findings.begin(), ladder.findings.end());
-  return ladder;
+  if (options.ranks > kMostRanks) {
+    report.findings.push_back(not_tried(concat("expected --ranks up to ", kMostRanks, ", got ", options.ranks),
+                                        "give fewer ranks with --try"));
+    return std::nullopt;
+  }
+  try {
+    const SavedAsModel source(options.directory, SavedPart::kValues);
+    Ladder ladder = climb({.directory = source.path(),
+                           .ranks = options.ranks,
+                           .open = options.open,
+                           .shard = options.shard,
+                           .load = options.load});
+    report.findings.insert(report.findings.begin(), ladder.findings.begin(), ladder.findings.end());
+    return ladder;
+  } catch (const Error& error) {
+    report.findings.push_back(
+        not_tried(concat(error.diagnostic().what, ": ", error.diagnostic().why), error.diagnostic().fix));
+    return std::nullopt;
+  }
 }
 
 /// @throws InputError bad-flag where a flag of the checkpoint's own diagnosis stands beside a log or a configuration

@@ -13,6 +13,7 @@
 #include "tieshard/cli/json_output.h"
 #include "tieshard/cli/model_view.h"
 #include "tieshard/cli/name_pattern.h"
+#include "tieshard/cli/saved_as_model.h"
 #include "tieshard/cli/saved_text.h"
 #include "tieshard/cli/table.h"
 #include "tieshard/cli/tensor_values.h"
@@ -205,7 +206,9 @@ int run_inspect(const InspectOptions& options, const Console& console) {
   if (options.tensor.empty() && is_training_checkpoint(options.directory)) {
     return show_saved(options.directory, options.all, options.json, console);
   }
-  const ResolvedModel view = resolve_model(options.directory, options.open.options());
+  const SavedAsModel source(options.directory, SavedPart::kValues);
+  print_findings(console.err, source.findings());
+  const ResolvedModel view = resolve_model(source.path(), options.open.options());
   if (!options.tensor.empty()) {
     const TensorValues values = read_tensor_values(view, options.tensor, options.first);
     if (options.json) {

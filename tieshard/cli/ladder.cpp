@@ -164,6 +164,20 @@ Diagnostic finding_of(const Step& step, std::size_t rung, const std::string& why
           .fix = concat("look there first: ", step.suspect)};
 }
 
+/// tieshard has no module for the family: the forward was not computed, and the checkpoint is not at fault.
+bool is_without_module(const LadderRung& rung) {
+  return rung.said.find(concat("[", id(Code::kUnknownArchitecture), "]")) != std::string::npos;
+}
+
+Diagnostic without_module() {
+  return {.level = Level::kNote,
+          .code = Code::kRungFailed,
+          .what = "the ladder could not be climbed; the diagnosis is without it",
+          .where = "--try",
+          .why = "tieshard has no module for this family, so it computes no forward of it",
+          .fix = "nothing is wrong with the checkpoint; docs/new_model.md tells how to add a module"};
+}
+
 /// Why the rung fails; empty where it passes.
 std::string fault_of(LadderRung& rung, int status, const fs::path& logits, std::vector<float>& first) {
   if (status != 0) {
@@ -217,7 +231,9 @@ Ladder climb(const LadderOptions& options) {
     rung.passed = fault.empty();
     ladder.rungs.push_back(std::move(rung));
     if (!fault.empty()) {
-      ladder.findings.push_back(finding_of(step, index, fault));
+      const LadderRung& failed = ladder.rungs.back();
+      ladder.findings.push_back(index == 0 && is_without_module(failed) ? without_module()
+                                                                         : finding_of(step, index, fault));
     }
   }
   return ladder;

@@ -163,6 +163,7 @@ int run_load(const LoadVerbOptions& options, const Console& console) {
     load.out->publish();
   }
   std::vector<Diagnostic> findings = findings_of(load, result.answers);
+  findings.insert(findings.begin(), source.findings().begin(), source.findings().end());
   const LoadAccount account{.model = load.model,
                             .plan = load.plan,
                             .shard_dim = options.shard.shard_dim,

@@ -184,7 +184,8 @@ int run_plan(const PlanOptions& options, const Console& console) {
                                .replicas = options.replicas};
   const PlanSummary summary = summarize(view.checkpoint, plan, ranks_per_host, traffic, options.load.sources());
   const TrainingPrediction prediction = predict(view, plan, step);
-  std::vector<Diagnostic> findings = view.findings;
+  std::vector<Diagnostic> findings = source.findings();
+  findings.insert(findings.end(), view.findings.begin(), view.findings.end());
   findings.insert(findings.end(), summary.findings.begin(), summary.findings.end());
   const Asked asked = asked_of(view, step, dtype, options);
   const Shown shown{view, plan, summary, step, prediction, asked, limits};

@@ -113,6 +113,9 @@ std::string_view word(Level level) {
 }
 
 int exit_status(const Error& error) {
+  if (error.diagnostic().code == Code::kFileUnreadable) {
+    return kExitPeer;
+  }
   if (dynamic_cast<const InputError*>(&error) != nullptr) {
     return kExitInput;
   }

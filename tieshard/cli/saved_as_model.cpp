@@ -32,6 +32,10 @@ SavedAsModel::SavedAsModel(const std::string& path, SavedPart part) : path_(path
     return;
   }
   const SavedModel model = open_saved_model(path, Verify::kSizes);
+  findings_ = model.found.findings;
+  for (Diagnostic& finding : findings_) {
+    finding.why += concat("; step ", model.found.manifest.step, " is taken");
+  }
   temporary_.emplace("saved");
   path_ = *temporary_ / "model";
   if (part == SavedPart::kValues) {

@@ -9,8 +9,10 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "tieshard/cli/temporary_folder.h"
+#include "tieshard/core/base/error.h"
 
 namespace tieshard::cli {
 
@@ -31,8 +33,14 @@ class SavedAsModel {
     return path_;
   }
 
+  /// What is wrong with the newest checkpoint of a run, where an older one was taken, and which that is.
+  const std::vector<Diagnostic>& findings() const {
+    return findings_;
+  }
+
  private:
   std::filesystem::path path_;
+  std::vector<Diagnostic> findings_{};
   std::optional<TemporaryFolder> temporary_{}; ///< nothing: `path` is a model
 };
 

@@ -8,6 +8,8 @@
 #include <thread>
 #include <utility>
 
+#include <nlohmann/json.hpp>
+
 namespace tieshard {
 namespace {
 
@@ -43,6 +45,21 @@ std::uint64_t bytes_of(const StoredTensor& tensor, std::uint64_t count) {
 
 std::uint64_t elements_of(const StoredTensor& tensor) {
   return bits(tensor.dtype) < 8 ? tensor.bytes : static_cast<std::uint64_t>(numel(tensor.shape));
+}
+
+/// Whether bytes of zeros are the same value in both; in F8_E8M0 they are no zero.
+bool zeros_are_equal(DType first, DType second) {
+  return first == second || (first != DType::kF8E8M0 && second != DType::kF8E8M0);
+}
+
+/// Whether only holes of sparse files lie there, which read as zeros.
+bool is_hole(const File& file, std::uint64_t offset, std::uint64_t bytes) {
+  const std::optional<FileExtent> stored = file.next_stored(offset);
+  return !stored || stored->begin >= offset + bytes;
+}
+
+bool is_same_place(const File& first, std::uint64_t first_offset, const File& second, std::uint64_t second_offset) {
+  return first.identity().inode != 0 && first.identity() == second.identity() && first_offset == second_offset;
 }
 
 class Comparison {
@@ -85,6 +102,9 @@ class Comparison {
       for (std::size_t i = next_++; i < pieces_.size() && !failed_; i = next_++) {
         const Piece& piece = pieces_[i];
         const Pair& pair = pairs_[piece.pair];
+        if (is_known_equal(pair, piece)) {
+          continue;
+        }
         read(first_, *pair.first, piece, first);
         read(second_, *pair.second, piece, second);
         if (const auto difference = compare_elements(first, pair.first->dtype, second, pair.second->dtype)) {
@@ -101,12 +121,30 @@ class Comparison {
     }
   }
 
+  static const File& file_of(const ResolvedModel& model, const StoredTensor& tensor) {
+    return model.checkpoint.files()[tensor.file].file();
+  }
+
+  /// One place of one file, or a hole against a hole: nothing of it has to be read.
+  bool is_known_equal(const Pair& pair, const Piece& piece) const {
+    const File& one = file_of(first_, *pair.first);
+    const File& other = file_of(second_, *pair.second);
+    const std::uint64_t begin = pair.first->offset + bytes_of(*pair.first, piece.begin);
+    const std::uint64_t other_begin = pair.second->offset + bytes_of(*pair.second, piece.begin);
+    if (pair.first->dtype == pair.second->dtype && is_same_place(one, begin, other, other_begin)) {
+      return true;
+    }
+    return zeros_are_equal(pair.first->dtype, pair.second->dtype) &&
+           is_hole(one, begin, bytes_of(*pair.first, piece.count)) &&
+           is_hole(other, other_begin, bytes_of(*pair.second, piece.count));
+  }
+
   static void read(const ResolvedModel& model,
                    const StoredTensor& tensor,
                    const Piece& piece,
                    std::vector<std::byte>& out) {
     out.resize(bytes_of(tensor, piece.count));
-    model.checkpoint.files()[tensor.file].file().read_at(tensor.offset + bytes_of(tensor, piece.begin), out);
+    file_of(model, tensor).read_at(tensor.offset + bytes_of(tensor, piece.begin), out);
   }
 
   const ResolvedModel& first_;
@@ -135,13 +173,44 @@ std::vector<Pair> pairs_of(const ResolvedModel& first, const ResolvedModel& seco
   return pairs;
 }
 
+/// Keys that say who wrote a file, how and when, and not what the model is.
+bool is_about_the_file(const std::string& key) {
+  static const std::set<std::string> kKeys{
+      "_name_or_path", "_commit_hash", "transformers_version", "torch_dtype", "dtype", "use_cache"};
+  return kKeys.contains(key);
+}
+
+/// Keys that both configs have with different values: one that stands in one of them alone may be the default that the
+/// other one means. Nothing where one side has no config: it is a weights file by itself.
+std::vector<std::string> config_keys(const HfConfig& first, const HfConfig& second) {
+  if (!first.json().is_object() || !second.json().is_object() || first.json().empty() || second.json().empty()) {
+    return {};
+  }
+  std::set<std::string> keys;
+  for (const auto* config : {&first.json(), &second.json()}) {
+    for (const auto& [key, value] : config->items()) {
+      if (!is_about_the_file(key)) {
+        keys.insert(key);
+      }
+    }
+  }
+  std::vector<std::string> different;
+  for (const std::string& key : keys) {
+    if (first.json().contains(key) && second.json().contains(key) && first.json()[key] != second.json()[key]) {
+      different.push_back(key);
+    }
+  }
+  return different;
+}
+
 } // namespace
 
 CheckpointDiff compare_checkpoints(const ResolvedModel& first,
                                    const ResolvedModel& second,
                                    const DiffOptions& options) {
   const std::vector<Pair> pairs = pairs_of(first, second);
-  CheckpointDiff diff{.tensors = pairs.size()};
+  CheckpointDiff diff{.tensors = pairs.size(), .values = options.values};
+  diff.config = config_keys(first.checkpoint.config(), second.checkpoint.config());
   std::vector<std::size_t> compared;
   for (std::size_t i = 0; i < pairs.size(); ++i) {
     const Pair& pair = pairs[i];
@@ -171,6 +240,7 @@ CheckpointDiff compare_checkpoints(const ResolvedModel& first,
                                 .first = one,
                                 .second = other,
                                 .same_values = looked_at && !elements,
+                                .compared = looked_at,
                                 .elements = elements});
   }
   return diff;

@@ -27,6 +27,7 @@ struct NameDifference {
   std::string first{};                        ///< "F32 [4, 8]", or "absent"
   std::string second{};                       ///< of the other checkpoint
   bool same_values = false;                   ///< dtypes differ and no value does
+  bool compared = false;                      ///< the values too
   std::optional<TensorDifference> elements{}; ///< where shapes are equal and values are not
 };
 
@@ -34,12 +35,14 @@ struct CheckpointDiff {
   std::size_t tensors = 0; ///< names of either side
   std::size_t equal = 0;   ///< of them the same on both
   std::uint64_t bytes = 0; ///< that were compared, of the first checkpoint
+  bool values = true;      ///< they were asked for
   std::vector<NameDifference> differences{};
+  std::vector<std::string> config{}; ///< keys of config.json that make it another model; where both sides have one
   std::vector<std::string>
       tied{}; ///< names that one side stores and the other has as another name's weight: compared with that
 
   bool same() const {
-    return differences.empty();
+    return differences.empty() && config.empty();
   }
 };
 

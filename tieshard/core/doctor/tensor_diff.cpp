@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <type_traits>
 #include <vector>
 
 #include "tieshard/core/io/convert.h"
@@ -34,11 +35,64 @@ class Doubles {
   std::vector<double> values_;
 };
 
-void note(TensorDifference& sum, std::size_t at, double apart) {
+void note(TensorDifference& sum, std::size_t at) {
   sum.first = sum.count == 0 ? at : sum.first;
   ++sum.count;
-  if (std::isfinite(apart)) {
-    sum.largest = std::max(sum.largest.value_or(0), apart);
+}
+
+/// Of two floats that differ.
+void note(TensorDifference& sum, std::size_t at, double one, double other) {
+  note(sum, at);
+  if (std::isnan(one) && std::isnan(other)) {
+    ++sum.nan_bits;
+  } else if (!std::isfinite(one) || !std::isfinite(other)) {
+    ++sum.not_finite;
+  } else if (one == other) {
+    ++sum.zero_signs;
+  } else {
+    sum.largest = std::max(sum.largest.value_or(0), std::fabs(one - other));
+  }
+}
+
+template <typename Integer>
+double integers_apart(const std::byte* one, const std::byte* other) {
+  Integer x;
+  Integer y;
+  std::memcpy(&x, one, sizeof(x));
+  std::memcpy(&y, other, sizeof(y));
+  using Unsigned = std::make_unsigned_t<Integer>; // which holds every difference
+  return static_cast<double>(static_cast<Unsigned>(x > y ? static_cast<Unsigned>(x) - static_cast<Unsigned>(y)
+                                                         : static_cast<Unsigned>(y) - static_cast<Unsigned>(x)));
+}
+
+/// The distance of two integers; nothing for a dtype that is none.
+std::optional<double> integer_distance(DType dtype, const std::byte* one, const std::byte* other) {
+  switch (dtype) {
+    case DType::kU8:
+      return integers_apart<std::uint8_t>(one, other);
+    case DType::kI8:
+      return integers_apart<std::int8_t>(one, other);
+    case DType::kI16:
+      return integers_apart<std::int16_t>(one, other);
+    case DType::kU16:
+      return integers_apart<std::uint16_t>(one, other);
+    case DType::kI32:
+      return integers_apart<std::int32_t>(one, other);
+    case DType::kU32:
+      return integers_apart<std::uint32_t>(one, other);
+    case DType::kI64:
+      return integers_apart<std::int64_t>(one, other);
+    case DType::kU64:
+      return integers_apart<std::uint64_t>(one, other);
+    default:
+      return std::nullopt;
+  }
+}
+
+void note_bits(TensorDifference& sum, std::size_t at, DType dtype, const std::byte* one, const std::byte* other) {
+  note(sum, at);
+  if (const auto apart = integer_distance(dtype, one, other)) {
+    sum.largest = std::max(sum.largest.value_or(0), *apart);
   }
 }
 
@@ -60,9 +114,12 @@ TensorDifference count_bits(std::span<const std::byte> first, std::span<const st
     const std::vector<double>* x = numbers ? &a.of(one, dtype, count) : nullptr;
     const std::vector<double>* y = numbers ? &b.of(other, dtype, count) : nullptr;
     for (std::size_t i = 0; i < count; ++i) {
-      if (std::memcmp(one.data() + i * width, other.data() + i * width, width) != 0) {
-        note(sum, begin / width + i, numbers ? std::fabs((*x)[i] - (*y)[i]) : HUGE_VAL);
+      if (std::memcmp(one.data() + i * width, other.data() + i * width, width) == 0) {
+        continue;
       }
+      const std::size_t at = begin / width + i;
+      numbers ? note(sum, at, (*x)[i], (*y)[i])
+              : note_bits(sum, at, dtype, one.data() + i * width, other.data() + i * width);
     }
   }
   return sum;
@@ -83,7 +140,7 @@ TensorDifference count_values(std::span<const std::byte> first,
     const auto& y = b.of(second.subspan(begin * width_of(second_dtype)), second_dtype, count);
     for (std::size_t i = 0; i < count; ++i) {
       if (x[i] != y[i] && !(std::isnan(x[i]) && std::isnan(y[i]))) {
-        note(sum, begin + i, std::fabs(x[i] - y[i]));
+        note(sum, begin + i, x[i], y[i]);
       }
     }
   }
@@ -112,6 +169,9 @@ void add(TensorDifference& sum, const TensorDifference& later, std::uint64_t off
   const std::uint64_t first = later.first + offset;
   sum.first = sum.count == 0 ? first : std::min(sum.first, first);
   sum.count += later.count;
+  sum.zero_signs += later.zero_signs;
+  sum.nan_bits += later.nan_bits;
+  sum.not_finite += later.not_finite;
   if (later.largest) {
     sum.largest = std::max(sum.largest.value_or(0), *later.largest);
   }

@@ -19,7 +19,10 @@ namespace tieshard {
 struct TensorDifference {
   std::uint64_t first = 0;         ///< index of the first such element, in row-major order
   std::uint64_t count = 0;         ///< elements that differ; of packed dtypes bytes
-  std::optional<double> largest{}; ///< absolute difference, where both are floats and no NaN or infinity is in it
+  std::optional<double> largest{}; ///< absolute difference, where both are numbers and no NaN or infinity is in it
+  std::uint64_t zero_signs = 0;    ///< of `count`: 0 against -0
+  std::uint64_t nan_bits = 0;      ///< of `count`: a NaN against a NaN of other bits
+  std::uint64_t not_finite = 0;    ///< of `count`: a NaN or an infinity against another value
 };
 
 /// Whether elements of these dtypes have values to compare: equal dtypes, or two floats of 8 bits and more.

@@ -4,11 +4,13 @@
 #include <cmath>
 #include <cstring>
 #include <iomanip>
+#include <optional>
 #include <span>
 #include <sstream>
 #include <vector>
 
 #include "tieshard/core/base/error.h"
+#include "tieshard/core/base/file.h"
 #include "tieshard/core/base/float_formats.h"
 
 namespace tieshard {
@@ -60,13 +62,31 @@ class BlockReader {
       : file_(checkpoint.files()[tensor.file].file()), tensor_(tensor) {}
 
   std::span<const std::byte> read(std::uint64_t element, std::uint64_t count) {
-    const std::uint64_t element_bits = static_cast<std::uint64_t>(bits(tensor_.dtype));
-    block_.resize((count * element_bits + 7) / 8);
-    file_.read_at(tensor_.offset + element / 8 * element_bits, block_);
+    block_.resize(bytes_of(count));
+    file_.read_at(place_of(element), block_);
     return block_;
   }
 
+  /// Whether only holes of a sparse file lie there, which read as zeros.
+  bool is_hole(std::uint64_t element, std::uint64_t count) const {
+    const std::optional<FileExtent> stored = file_.next_stored(place_of(element));
+    return !stored || stored->begin >= place_of(element) + bytes_of(count);
+  }
+
+  /// Whether both are of the same bytes of one file, under whatever names.
+  bool is_same_place(const BlockReader& other) const {
+    return file_.identity().inode != 0 && file_.identity() == other.file_.identity() &&
+           tensor_.offset == other.tensor_.offset && tensor_.dtype == other.tensor_.dtype;
+  }
+
  private:
+  std::uint64_t bytes_of(std::uint64_t count) const {
+    return (count * static_cast<std::uint64_t>(bits(tensor_.dtype)) + 7) / 8;
+  }
+  std::uint64_t place_of(std::uint64_t element) const {
+    return tensor_.offset + element / 8 * static_cast<std::uint64_t>(bits(tensor_.dtype));
+  }
+
   const File& file_;
   const StoredTensor& tensor_;
   std::vector<std::byte> block_;
@@ -116,9 +136,17 @@ std::optional<StoredDifference> first_difference(const Checkpoint& checkpoint,
                                                  const StoredTensor& second) {
   BlockReader first_blocks(checkpoint, first);
   BlockReader second_blocks(checkpoint, second);
+  if (first_blocks.is_same_place(second_blocks)) {
+    return std::nullopt;
+  }
+  const bool zeros_are_equal =
+      first.dtype == second.dtype || (is_wide_float(first.dtype) && is_wide_float(second.dtype));
   const std::uint64_t total = static_cast<std::uint64_t>(numel(first.shape));
   for (std::uint64_t element = 0; element < total; element += kBlockElements) {
     const std::uint64_t count = std::min(kBlockElements, total - element);
+    if (zeros_are_equal && first_blocks.is_hole(element, count) && second_blocks.is_hole(element, count)) {
+      continue;
+    }
     const auto a = first_blocks.read(element, count);
     const auto b = second_blocks.read(element, count);
     const std::size_t at = first_difference_in(a, first.dtype, b, second.dtype, count);
