@@ -2,10 +2,9 @@
 
 #include <filesystem>
 
-#include <sys/stat.h>
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include "tests/cli/session.h"
 

@@ -76,18 +76,17 @@ OrderedJson document(const CheckpointDiff& diff) {
   OrderedJson differences = OrderedJson::array();
   for (const NameDifference& one : diff.differences) {
     const std::optional<TensorDifference>& elements = one.elements;
-    differences.push_back(
-        {{"name", one.name},
-         {"first", one.first},
-         {"second", one.second},
-         {"same_values", one.same_values},
-         {"first_index", elements ? OrderedJson(elements->first) : OrderedJson()},
-         {"values_differ", elements ? OrderedJson(elements->count) : OrderedJson()},
-         {"largest", elements && elements->largest ? OrderedJson(*elements->largest) : OrderedJson()},
-         {"compared", one.compared},
-         {"zero_signs", elements ? elements->zero_signs : 0},
-         {"nan_bits", elements ? elements->nan_bits : 0},
-         {"not_finite", elements ? elements->not_finite : 0}});
+    differences.push_back({{"name", one.name},
+                           {"first", one.first},
+                           {"second", one.second},
+                           {"same_values", one.same_values},
+                           {"first_index", elements ? OrderedJson(elements->first) : OrderedJson()},
+                           {"values_differ", elements ? OrderedJson(elements->count) : OrderedJson()},
+                           {"largest", elements && elements->largest ? OrderedJson(*elements->largest) : OrderedJson()},
+                           {"compared", one.compared},
+                           {"zero_signs", elements ? elements->zero_signs : 0},
+                           {"nan_bits", elements ? elements->nan_bits : 0},
+                           {"not_finite", elements ? elements->not_finite : 0}});
   }
   return {{"same", diff.same()},
           {"tensors", diff.tensors},
@@ -142,7 +141,8 @@ Answer same_as(const ResolvedModel& model, const CheckVerbOptions& options, cons
     return {.yes = true, .text = concat("same ", counted(diff.tensors, "tensor"), " as ", options.same_as)};
   }
   if (diff.differences.empty()) {
-    return {.yes = false, .text = concat("another config.json than ", options.same_as, ": ", format_names(diff.config))};
+    return {.yes = false,
+            .text = concat("another config.json than ", options.same_as, ": ", format_names(diff.config))};
   }
   const NameDifference& first = diff.differences.front();
   const std::string values = values_text(first);
@@ -233,7 +233,8 @@ void add_diff(CLI::App& app, Verb& chosen) {
       "\n"
       "Order, files and a tied weight that is stored under each of its names are no difference. Values of one dtype "
       "are\n"
-      "compared bit by bit, of two by value; keys of both config.json that make it another model are compared too; an index counts the elements of a tensor in row-major order.\n"
+      "compared bit by bit, of two by value; keys of both config.json that make it another model are compared too; an "
+      "index counts the elements of a tensor in row-major order.\n"
       "Exit status: 0 the same, 1 different.");
   verb->callback(
       [options, &chosen] { chosen = [options](const Console& console) { return run_diff(*options, console); }; });

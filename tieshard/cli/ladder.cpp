@@ -233,7 +233,7 @@ Ladder climb(const LadderOptions& options) {
     if (!fault.empty()) {
       const LadderRung& failed = ladder.rungs.back();
       ladder.findings.push_back(index == 0 && is_without_module(failed) ? without_module()
-                                                                         : finding_of(step, index, fault));
+                                                                        : finding_of(step, index, fault));
     }
   }
   return ladder;
