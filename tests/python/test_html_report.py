@@ -131,4 +131,4 @@ def test_metrics_that_are_none_are_said(tieshard, tmp_path):
     (tmp_path / "metrics.jsonl").unlink()
     os.mkfifo(tmp_path / "metrics.jsonl")
     done = run([tieshard, "report", tmp_path], timeout=20)
-    assert done.returncode == 2 and "[file-unreadable]" in done.stderr, done.stderr
+    assert done.returncode == 4 and "[file-unreadable]" in done.stderr, done.stderr

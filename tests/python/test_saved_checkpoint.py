@@ -86,3 +86,18 @@ def test_a_run_whose_newest_is_damaged_has_the_one_before_and_a_warning(tieshard
     done = run([tieshard, "doctor", copy, "--fail-on", "warning"])
     assert done.returncode == 2 and "[checkpoint-incomplete]" in done.stdout and "warning" in done.stdout
     assert "of step 1;" in run_well([tieshard, "inspect", copy]).stdout
+
+
+def test_one_tensor_of_it_is_shown_and_the_ladder_is_climbed(tieshard, saved):
+    shown = json.loads(run_well([tieshard, "inspect", saved, "--tensor", "model.norm.weight", "--json"]).stdout)
+    assert "model.norm.weight" in json.dumps(shown)
+    assert run([tieshard, "doctor", saved, "--try"], env=clean_environment()).returncode == 0
+
+
+def test_an_older_one_in_place_of_a_damaged_one_is_said(tieshard, saved, tmp_path):
+    shutil.copytree(saved, tmp_path / "run")
+    shard = next((tmp_path / "run" / "checkpoints" / "step-000000002").glob("shard-00001*"))
+    shard.write_bytes(shard.read_bytes()[:-10])
+    for words in (["plan", "--ranks", 2], ["check", "--expect", "tied"], ["load", "--ranks", 2], ["diff", saved / "checkpoints" / "step-000000001"]):
+        done = run([tieshard, words[0], tmp_path / "run", *words[1:]])
+        assert done.returncode == 0 and "step-000000002" in done.stderr and "step 1 is taken" in done.stderr, (words, done.stderr)

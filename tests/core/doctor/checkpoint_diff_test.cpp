@@ -106,8 +106,27 @@ TEST(CheckpointDiff, BitsDecideWithinADtypeAndNanEqualsNanAcrossThem) {
       {{.name = "a", .dtype = DType::kBF16, .shape = {3}, .bytes = bytes_of<std::uint16_t>({0x7FC1, 0x8000, 0x3F80})}});
   EXPECT_TRUE(compare(first, first).same());
   EXPECT_EQ(compare(first, second).differences.at(0).elements->count, 1U);
-  EXPECT_EQ(compare(first, second).differences.at(0).elements->largest, 0.0);
+  EXPECT_EQ(compare(first, second).differences.at(0).elements->zero_signs, 1U);
+  EXPECT_EQ(compare(first, second).differences.at(0).elements->largest, std::nullopt);
   EXPECT_TRUE(compare(first, third).differences.at(0).same_values);
+}
+
+TEST(CheckpointDiff, SaysWhatKindOfDifferenceItIs) {
+  const float inf = std::numeric_limits<float>::infinity();
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  const auto integers = [](std::int64_t a, std::int64_t b) {
+    return FixtureTensor{.name = "n", .dtype = DType::kI64, .shape = {2}, .bytes = bytes_of<std::int64_t>({a, b})};
+  };
+  CheckpointFixture first;
+  CheckpointFixture second;
+  first.write({floats("a", {4}, {1.0F, nan, 2.0F, 3.0F}), integers(1, std::numeric_limits<std::int64_t>::min())});
+  second.write({floats("a", {4}, {1.5F, -nan, inf, 3.0F}), integers(1, std::numeric_limits<std::int64_t>::max())});
+  const auto differences = compare(first, second).differences;
+  EXPECT_EQ(differences.at(0).elements->count, 3U);
+  EXPECT_EQ(differences.at(0).elements->nan_bits, 1U);
+  EXPECT_EQ(differences.at(0).elements->not_finite, 1U);
+  EXPECT_EQ(differences.at(0).elements->largest, 0.5);
+  EXPECT_EQ(differences.at(1).elements->largest, 18446744073709551615.0); // no overflow of 64 bits
 }
 
 TEST(CheckpointDiff, ATiedWeightMayBeStoredOnceOrTwice) {
