@@ -4,7 +4,6 @@ import json
 import os
 import struct
 
-import pytest
 from running import run, run_well
 
 ROWS, COLUMNS = 1 << 20, 1 << 14  # 64 GiB in F32
@@ -43,12 +42,3 @@ def test_one_file_of_two_directories_is_not_read(tieshard, tiny, tmp_path):
         (tmp_path / name / "config.json").write_bytes((tiny / "config.json").read_bytes())
         (tmp_path / name / "model.safetensors").hardlink_to(tiny / "model.safetensors")
     assert "same" in run_well([tieshard, "diff", tmp_path / "a", tmp_path / "b"]).stdout
-
-
-@pytest.mark.parametrize("architecture", ["albert", "quokka"])
-def test_the_ladder_of_a_family_without_a_module_is_a_note(tieshard, tiny, tmp_path, architecture):
-    """That the module is missing says nothing of the checkpoint: the diagnosis is the one without --try."""
-    (tmp_path / "config.json").write_text(json.dumps({"model_type": architecture}))
-    (tmp_path / "model.safetensors").write_bytes((tiny / "model.safetensors").read_bytes())
-    plain, tried = (run([tieshard, "doctor", tmp_path, *more]) for more in ([], ["--try"]))
-    assert plain.returncode == tried.returncode and "note  the ladder could not be climbed" in tried.stdout and "error" not in tried.stdout, tried.stdout
