@@ -15,6 +15,7 @@ from tieshard import _core
 from tieshard.buffers import load_stored, other_buffers, recompute, stored_buffers
 from tieshard.checkpoint import open as open_checkpoint
 from tieshard.conversions import Conversions, find_conversions, load_merged
+from tieshard.held_tensors import own_module
 from tieshard.ledger import Ledger, LedgerEntry
 from tieshard.local_parts import Box, boxes, local_tensor
 from tieshard.module_table import parameter_table
@@ -41,7 +42,8 @@ def load(module: torch.nn.Module, directory: str | os.PathLike, *, device: torch
 
     Every rank calls it for itself; nothing is sent between them. Names come from the module, so that any architecture
     works. A parameter stays the same object: one on the meta device gets memory, on `device` (default: that of its mesh, else
-    the CPU), one that has memory is overwritten. Values are converted to the parameter's dtype on the way.
+    the CPU), one that has memory is overwritten. Values are converted to the parameter's dtype on the way. What FSDP2 has gathered
+    is freed first; names are those of the module that DistributedDataParallel wraps.
 
     tie, untie, on_tie_conflict, rename, init: as the flags of `tieshard load`. threads: of this rank (default: the
     processors shared by the ranks of the host, at most 8). read_buffer: bytes held beyond the parameters. mmap: parts that the file
@@ -51,7 +53,7 @@ def load(module: torch.nn.Module, directory: str | os.PathLike, *, device: torch
     PeerError (io-failed, file-changed).
     """
     started = time.perf_counter()
-    directory = os.fspath(directory)
+    directory, module = os.fspath(directory), own_module(module)
     checkpoint = open_checkpoint(directory)
     conversions = find_conversions(module, checkpoint) if rename else Conversions()
     table = [row for row in parameter_table(module) if row[0] not in conversions.targets]
