@@ -1,39 +1,21 @@
-"""Buffers: those that the files hold are loaded, others made anew where the module says how, the rest named.
+"""Buffers that no file holds: made anew where the module says how, the rest named.
 
-Flow:   torch.nn.Module, tieshard.Checkpoint -> [this] -> tieshard.loading
+Flow:   torch.nn.Module -> [this] -> tieshard.load, tieshard.resume
 Source: transformers' models compute their buffers in _init_weights, for models that were built on the meta device.
 """
 
 from __future__ import annotations
 
+import typing
+
 import torch
 
 from tieshard.module_table import plain_name
+from tieshard.parameter_memory import overlaps_itself
 from tieshard.write_protection import WriteProtection, generators_kept, memory_of, parameters_set_aside
 
 
-def stored_buffers(module: torch.nn.Module, checkpoint) -> dict[str, tuple[torch.nn.Module, str]]:
-    """By name in the files, the persistent buffers of `module` that they hold: submodule, and name there."""
-    found = {}
-    for prefix, submodule in module.named_modules():
-        for name, buffer in submodule._buffers.items():
-            full = plain_name(f"{prefix}.{name}" if prefix else name)
-            if buffer is not None and name not in submodule._non_persistent_buffers_set and full in checkpoint:
-                found[full] = (submodule, name)
-    return found
-
-
-def load_stored(found: dict, checkpoint, device: torch.device) -> list[str]:
-    """Copies the stored values into the buffers, which leave the meta device; gives their names."""
-    for full, (submodule, name) in found.items():
-        buffer = submodule._buffers[name]
-        if buffer.is_meta:
-            buffer = submodule._buffers[name] = torch.empty_like(buffer, device=device)
-        buffer.copy_(checkpoint[full].torch().reshape(buffer.shape))
-    return list(found)
-
-
-def other_buffers(module: torch.nn.Module, loaded: dict) -> dict[str, tuple[torch.nn.Module, str]]:
+def other_buffers(module: torch.nn.Module, loaded: typing.Container[str]) -> dict[str, tuple[torch.nn.Module, str]]:
     """Buffers whose values no file gives: by full name, submodule and name there."""
     found = {}
     for prefix, submodule in module.named_modules():
@@ -123,8 +105,3 @@ def is_untouched(buffer: torch.Tensor) -> bool:
         return not bool(buffer.any())
     return bool((torch.isnan(buffer) if buffer.dtype.is_floating_point or buffer.dtype.is_complex
                  else buffer == torch.iinfo(buffer.dtype).min).all())
-
-
-def overlaps_itself(tensor: torch.Tensor) -> bool:
-    """An expanded tensor, of which several elements are one place in memory."""
-    return any(stride == 0 and size > 1 for size, stride in zip(tensor.shape, tensor.stride()))

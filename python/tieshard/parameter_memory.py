@@ -22,6 +22,11 @@ def device_of(parameter: torch.Tensor, device) -> torch.device:
     return torch.device("cpu")
 
 
+def overlaps_itself(tensor: torch.Tensor) -> bool:
+    """An expanded tensor, of which several elements are one place in memory."""
+    return any(stride == 0 and size > 1 for size, stride in zip(tensor.shape, tensor.stride()))
+
+
 def give_memory(parameter: torch.nn.Parameter, device: torch.device) -> None:
     local = local_tensor(parameter)
     if local.device != device:
