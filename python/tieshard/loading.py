@@ -20,7 +20,7 @@ from tieshard.ledger import Ledger, LedgerEntry
 from tieshard.local_parts import Box, boxes, local_tensor
 from tieshard.module_table import parameter_table
 from tieshard.module_ties import declared_ties, holders, mend
-from tieshard.parameter_memory import device_of, give_memory, replace_local
+from tieshard.parameter_memory import device_of, give_memory, overlaps_itself, replace_local
 from tieshard.staging import copy_to_device, stages
 from tieshard.stored_values import StoredNames, find_buffers, find_parameters, load_buffers, load_parameter
 
@@ -126,7 +126,7 @@ def read_on_cpu(source: _core.ModelSource, wanted: list, options: dict, account:
     for name, parameter, target in wanted:
         local = local_tensor(parameter)
         parts = boxes(parameter, name)
-        fresh = local.is_meta or local.device != target
+        fresh = local.is_meta or local.device != target or overlaps_itself(local)
         straight = len(parts) == 1 and (fresh or local.is_contiguous())
         for box in parts:
             address = local.data_ptr() if straight and not fresh else 0
