@@ -1,40 +1,21 @@
-"""Buffers: those that the files hold are loaded, others made anew where the module says how, the rest named.
+"""Buffers that no file holds: made anew where the module says how, the rest named.
 
-Flow:   torch.nn.Module, tieshard.Checkpoint -> [this] -> tieshard.loading
+Flow:   torch.nn.Module -> [this] -> tieshard.load, tieshard.resume
 Source: transformers' models compute their buffers in _init_weights, for models that were built on the meta device.
 """
 
 from __future__ import annotations
 
-import contextlib
+import typing
 
 import torch
 
 from tieshard.module_table import plain_name
+from tieshard.parameter_memory import overlaps_itself
+from tieshard.write_protection import WriteProtection, generators_kept, memory_of, parameters_set_aside
 
 
-def stored_buffers(module: torch.nn.Module, checkpoint) -> dict[str, tuple[torch.nn.Module, str]]:
-    """By name in the files, the persistent buffers of `module` that they hold: submodule, and name there."""
-    found = {}
-    for prefix, submodule in module.named_modules():
-        for name, buffer in submodule._buffers.items():
-            full = plain_name(f"{prefix}.{name}" if prefix else name)
-            if buffer is not None and name not in submodule._non_persistent_buffers_set and full in checkpoint:
-                found[full] = (submodule, name)
-    return found
-
-
-def load_stored(found: dict, checkpoint, device: torch.device) -> list[str]:
-    """Copies the stored values into the buffers, which leave the meta device; gives their names."""
-    for full, (submodule, name) in found.items():
-        buffer = submodule._buffers[name]
-        if buffer.is_meta:
-            buffer = submodule._buffers[name] = torch.empty_like(buffer, device=device)
-        buffer.copy_(checkpoint[full].torch().reshape(buffer.shape))
-    return list(found)
-
-
-def other_buffers(module: torch.nn.Module, loaded: dict) -> dict[str, tuple[torch.nn.Module, str]]:
+def other_buffers(module: torch.nn.Module, loaded: typing.Container[str]) -> dict[str, tuple[torch.nn.Module, str]]:
     """Buffers whose values no file gives: by full name, submodule and name there."""
     found = {}
     for prefix, submodule in module.named_modules():
@@ -46,14 +27,40 @@ def other_buffers(module: torch.nn.Module, loaded: dict) -> dict[str, tuple[torc
 
 
 def recompute(module: torch.nn.Module, others: dict, device: torch.device) -> tuple[list[str], list[str]]:
-    """Makes buffers anew; gives the names of those that were made, and of those that stayed as they were."""
-    made, left, done = [], [], {}
+    """Makes buffers anew; gives the names of those that were made, and of those that stayed as they were.
+
+    Nothing else changes: no parameter, no other buffer, no random generator. One that has memory stays the same object.
+    """
     root_of = transformers_roots(module)
-    for full, (submodule, _) in others.items():
-        if id(submodule) not in done:
-            done[id(submodule)] = remake(submodule, root_of.get(id(submodule)), device)
-        (made if done[id(submodule)] else left).append(full)
-    return made, left
+    before = {part: dict(part._buffers) for part in module.modules()}
+    own: dict[torch.nn.Module, list[str]] = {}
+    for submodule, name in others.values():
+        own.setdefault(submodule, []).append(name)
+    fixed = {memory_of(each) for each in module.parameters()} | {
+        memory_of(buffer) for part, named in before.items() for name, buffer in named.items()
+        if buffer is not None and name not in own.get(part, ())}
+    held = fixed | {memory_of(before[submodule][name]) for submodule, name in others.values()}
+    made: dict[int, torch.Tensor] = {}  # by the object that it takes the place of
+    with parameters_set_aside(module), generators_kept():
+        try:
+            for submodule, names in own.items():
+                old = {name: made.get(id(before[submodule][name]), before[submodule][name]) for name in names}
+                old = {name: buffer for name, buffer in old.items() if memory_of(buffer) not in fixed}
+                for name, buffer in remake(submodule, root_of.get(id(submodule)), old, device, held).items():
+                    made[id(before[submodule][name])] = settled(old[name], buffer)
+                submodule._buffers.update({name: made.get(id(before[submodule][name]), buffer) for name, buffer in old.items()})
+                held |= {memory_of(submodule._buffers[name]) for name in old}
+        finally:  # under all its names, and without what an initialiser registered anew
+            for part, named in before.items():
+                part._buffers.update({name: made.get(id(buffer), buffer) for name, buffer in named.items()})
+    is_made = {full: id(before[submodule][name]) in made for full, (submodule, name) in others.items()}
+    return [full for full, done in is_made.items() if done], [full for full, done in is_made.items() if not done]
+
+
+def settled(old: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
+    """The value that was made, in the memory of the old one where it has some that fits."""
+    fits = not old.is_meta and (old.shape, old.dtype) == (new.shape, new.dtype) and not overlaps_itself(old)
+    return old.copy_(new) if fits else new
 
 
 def transformers_roots(module: torch.nn.Module) -> dict[int, torch.nn.Module]:
@@ -66,23 +73,23 @@ def transformers_roots(module: torch.nn.Module) -> dict[int, torch.nn.Module]:
     return roots
 
 
-def remake(submodule: torch.nn.Module, root: torch.nn.Module | None, device: torch.device) -> bool:
-    """Lets the module, or the model that it is of, compute its buffers. False where neither says how."""
-    own = [parameter for parameter in submodule._parameters.values() if parameter is not None]
+def remake(submodule: torch.nn.Module, root: torch.nn.Module | None, old: dict[str, torch.Tensor], device: torch.device,
+           held: set[int]) -> dict[str, torch.Tensor]:
+    """Lets the module, or the model that it is of, compute the buffers `old` and nothing else in `held`; gives what was made."""
+    own = any(parameter is not None for parameter in submodule._parameters.values())
     reset = getattr(submodule, "reset_buffers", None) or (None if own else getattr(submodule, "reset_parameters", None))
-    if root is None and reset is None:
-        return False
-    before = {name: buffer for name, buffer in submodule._buffers.items() if buffer is not None}
-    for name, buffer in before.items():
-        target = device if buffer.is_meta else buffer.device
+    if not old or root is None and reset is None:
+        return {}
+    blank = {}
+    for name, buffer in old.items():
         # what nobody writes shows as NaN (or the lowest number): then this was not how these are made
-        submodule._buffers[name] = torch.full_like(buffer, unlikely(buffer.dtype), device=target)
-    with torch.no_grad(), kept(own):
+        blank[name] = torch.full_like(buffer, unlikely(buffer.dtype), device=device if buffer.is_meta else buffer.device)
+    submodule._buffers.update(blank)
+    with torch.no_grad(), WriteProtection(held, free={memory_of(each) for each in old.values()}) as protection:
         reset() if root is None or reset is not None and hasattr(submodule, "reset_buffers") else root._init_weights(submodule)
-    untouched = [name for name, buffer in before.items() if is_untouched(submodule._buffers[name])]
-    for name in untouched:
-        submodule._buffers[name] = before[name]
-    return not untouched
+    after = {name: submodule._buffers.get(name) for name in old}
+    return {name: buffer for name, buffer in after.items()
+            if buffer is not None and (memory_of(buffer) in protection.written or not is_untouched(buffer))}
 
 
 def unlikely(dtype: torch.dtype):
@@ -98,16 +105,3 @@ def is_untouched(buffer: torch.Tensor) -> bool:
         return not bool(buffer.any())
     return bool((torch.isnan(buffer) if buffer.dtype.is_floating_point or buffer.dtype.is_complex
                  else buffer == torch.iinfo(buffer.dtype).min).all())
-
-
-@contextlib.contextmanager
-def kept(parameters):
-    """Parameters that an initialiser of transformers leaves alone."""
-    before = [getattr(parameter, "_is_hf_initialized", False) for parameter in parameters]
-    for parameter in parameters:
-        parameter._is_hf_initialized = True
-    try:
-        yield
-    finally:
-        for parameter, flag in zip(parameters, before):
-            parameter._is_hf_initialized = flag

@@ -6,6 +6,7 @@ Flow:   tieshard.load -> [this] -> the caller
 from __future__ import annotations
 
 import dataclasses
+import html
 
 from tieshard._core import Diagnostic
 
@@ -67,5 +68,5 @@ class Ledger:
         head = ("parameter", "aliases", "from", "encoding", "dtype", "elements here", "mapped")
         rows = [(entry.name, ", ".join(entry.aliases), f"{entry.file}: {entry.stored_name}" if entry.file else entry.initialised,
                  entry.encoding, entry.stored_dtype, f"{entry.elements:,}", "yes" if entry.mapped else "") for entry in self.entries]
-        cells = ["<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>" for row in [head, *rows]]
-        return f"<pre>{self!r}</pre><table>{''.join(cells)}</table>"
+        cells = ["<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in [head, *rows]]
+        return f"<pre>{html.escape(repr(self))}</pre><table>{''.join(cells)}</table>"

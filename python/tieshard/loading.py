@@ -12,15 +12,17 @@ import typing
 import torch
 
 from tieshard import _core
-from tieshard.buffers import load_stored, other_buffers, recompute, stored_buffers
+from tieshard.buffers import other_buffers, recompute
 from tieshard.checkpoint import open as open_checkpoint
 from tieshard.conversions import Conversions, find_conversions, load_merged
+from tieshard.held_tensors import own_module
 from tieshard.ledger import Ledger, LedgerEntry
 from tieshard.local_parts import Box, boxes, local_tensor
 from tieshard.module_table import parameter_table
 from tieshard.module_ties import declared_ties, holders, mend
-from tieshard.parameter_memory import device_of, give_memory, replace_local
+from tieshard.parameter_memory import device_of, give_memory, overlaps_itself, replace_local
 from tieshard.staging import copy_to_device, stages
+from tieshard.stored_values import StoredNames, find_buffers, find_parameters, load_buffers, load_parameter
 
 MOST_THREADS = 8
 
@@ -41,7 +43,8 @@ def load(module: torch.nn.Module, directory: str | os.PathLike, *, device: torch
 
     Every rank calls it for itself; nothing is sent between them. Names come from the module, so that any architecture
     works. A parameter stays the same object: one on the meta device gets memory, on `device` (default: that of its mesh, else
-    the CPU), one that has memory is overwritten. Values are converted to the parameter's dtype on the way.
+    the CPU), one that has memory is overwritten. Values are converted to the parameter's dtype on the way. What FSDP2 has gathered
+    is freed first; names are those of the module that DistributedDataParallel wraps.
 
     tie, untie, on_tie_conflict, rename, init: as the flags of `tieshard load`. threads: of this rank (default: the
     processors shared by the ranks of the host, at most 8). read_buffer: bytes held beyond the parameters. mmap: parts that the file
@@ -51,30 +54,35 @@ def load(module: torch.nn.Module, directory: str | os.PathLike, *, device: torch
     PeerError (io-failed, file-changed).
     """
     started = time.perf_counter()
-    directory = os.fspath(directory)
+    directory, module = os.fspath(directory), own_module(module)
     checkpoint = open_checkpoint(directory)
     conversions = find_conversions(module, checkpoint) if rename else Conversions()
     table = [row for row in parameter_table(module) if row[0] not in conversions.targets]
     source = _core.ModelSource(directory, table, names=conversions.names, declared=declared_ties(module), tie=tie or {},
                                untie=untie or [], on_tie_conflict=on_tie_conflict, rename=rename, init=init or {})
-    mended = mend(module, source.ties)
     options = {"threads": threads or default_threads(), "buffer_bytes": read_buffer, "map": mmap, "check_values": check_values}
     entries = source.entries()
+    names = StoredNames(checkpoint, conversions.names, entries)
+    buffers, others = find_buffers(module, names), find_parameters(module, names, conversions.targets)
+    mended = mend(module, source.ties)  # all that can be refused without a read has been
     where = holders(module)
-    parameters = {name: owner._parameters[attribute] for name, (owner, attribute) in where.items()}
+    parameters = {name: owner._parameters[attribute] for name, (owner, attribute) in where.items() if owner._parameters[attribute] is not None}
     with torch.no_grad():
         account = read_all(source, {entry["name"]: parameters[entry["name"]] for entry in entries}, device, options)
-        merged = []
+        more = []
         for each in conversions.merged:
             for name in each.targets:
                 give_memory(parameters[name], device_of(parameters[name], device))
-            merged += load_merged(each, module, checkpoint, parameters)
+            more += load_merged(each, module, checkpoint, parameters)
+        for each in others:
+            give_memory(each.parameter, device_of(each.parameter, device))
+            more.append(load_parameter(each, checkpoint))
         target = buffer_device(parameters, device)
-        stored = stored_buffers(module, checkpoint)
-        loaded = load_stored(stored, checkpoint, target)
-        made, left = recompute(module, other_buffers(module, stored), target)
-    used = conversions.sources | set(stored)
-    return Ledger(entries=[entry_of(entry, parameters[entry["name"]], account) for entry in entries] + merged,
+        loaded = load_buffers(buffers, checkpoint, target)
+        made, left = recompute(module, other_buffers(module, loaded), target)
+    used = conversions.sources.union(loaded, (each.stored for each in buffers),
+                                     *((each.stored, each.name, *each.aliases) for each in others))
+    return Ledger(entries=[entry_of(entry, parameters[entry["name"]], account) for entry in entries] + more,
                   findings=findings_of(source, account, used), unused=[name for name in source.unused if name not in used],
                   buffers_loaded=loaded, buffers_recomputed=made, buffers_left=left, mended=mended,
                   bytes_read=account["bytes_read"], bytes_mapped=account["bytes_mapped"], seconds=time.perf_counter() - started)
@@ -118,7 +126,7 @@ def read_on_cpu(source: _core.ModelSource, wanted: list, options: dict, account:
     for name, parameter, target in wanted:
         local = local_tensor(parameter)
         parts = boxes(parameter, name)
-        fresh = local.is_meta or local.device != target
+        fresh = local.is_meta or local.device != target or overlaps_itself(local)
         straight = len(parts) == 1 and (fresh or local.is_contiguous())
         for box in parts:
             address = local.data_ptr() if straight and not fresh else 0

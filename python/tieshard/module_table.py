@@ -23,7 +23,7 @@ def plain_name(name: str) -> str:
 def parameter_table(module: torch.nn.Module) -> list[tuple[str, list[int], str, int]]:
     """Rows (name, whole shape, dtype, identity) of all names of all parameters, in registration order.
 
-    Two rows of one identity are one tensor object under two names. Parameters of no floating type are left out.
+    Two rows of one identity are one tensor object under two names. Parameters of no floating type are left out: stored_values loads them.
     """
     return [(plain_name(name), list(parameter.shape), str(parameter.dtype), id(parameter))
             for name, parameter in module.named_parameters(remove_duplicate=False)

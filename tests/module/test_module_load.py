@@ -1,5 +1,6 @@
 """tieshard.load into plain modules: values bit for bit those of transformers and safetensors, from meta and in place."""
 
+import dataclasses
 import gc
 import shutil
 
@@ -155,3 +156,13 @@ def test_a_value_that_is_not_finite_is_named_where_it_is(tmp_path):
     (tmp_path / "config.json").write_text("{}")
     warning, = tieshard.load(torch.nn.Linear(30, 40), tmp_path).warnings
     assert warning.code == "not-finite" and "[3, 7]" in str(warning)
+
+
+def test_names_of_files_are_no_markup_in_a_notebook(tmp_path):
+    save_file({"weight": torch.zeros(2, 2), "bias": torch.zeros(2), "<script>": torch.zeros(1)}, tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_text("{}")
+    ledger = tieshard.load(torch.nn.Linear(2, 2), tmp_path)
+    ledger.entries[0] = dataclasses.replace(ledger.entries[0], name="<b>", aliases=["x<y"])
+    page = ledger._repr_html_()
+    assert ledger.unused == ["<script>"] and "<script>" not in page and "&lt;script&gt;" in page
+    assert "<td>&lt;b&gt;</td><td>x&lt;y</td>" in page

@@ -132,6 +132,26 @@ def check_a_lost_tie_is_refused(folder):
     assert caught.value.code == "tie-not-shared" and "lm_head.weight" in caught.value.where
 
 
+def check_what_is_gathered_is_freed_first(folder):
+    """After a forward without a backward the root's parameters are whole, in memory that the next gather writes over."""
+    expected = class_of("llama_tied").from_pretrained(folder / "llama_tied")
+    ids = torch.arange(1, 13).reshape(1, 12)
+    for wrap in (torch.compile, lambda model: model, torch.nn.parallel.DistributedDataParallel):
+        model = sharded(folder, "llama_tied") if wrap is not torch.nn.parallel.DistributedDataParallel else on_meta(
+            folder / "llama_tied", "llama_tied").to_empty(device="cpu")
+        tieshard.load(model, folder / "llama_tied")
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.zero_()
+        model(input_ids=ids)
+        ledger = tieshard.load(wrap(model), folder / "llama_tied", rename=False)  # which looks at no state_dict(): that would free it
+        assert ledger.find("lm_head.weight").name == "model.embed_tokens.weight" and not ledger.warnings
+        model(input_ids=ids, labels=ids).loss.backward()
+        for (fqn, parameter), whole in zip(model.named_parameters(), expected.parameters(), strict=True):
+            held = parameter.full_tensor() if isinstance(parameter, DTensor) else parameter
+            assert torch.equal(held, whole), fqn
+
+
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory):
     from safetensors.torch import save_file
@@ -156,6 +176,7 @@ def on_four(models, plain):
     check_placements(plain)
     check_strided(plain)
     check_a_lost_tie_is_refused(models)
+    check_what_is_gathered_is_freed_first(models)
 
 
 @pytest.mark.parametrize(("ranks", "checks"), [(3, on_three), (4, on_four)], ids=["three", "four"])
