@@ -24,7 +24,7 @@ from tieshard.local_parts import boxes, local_tensor
 from tieshard.module_table import plain_name
 from tieshard.optimizer_state import groups_of, optimizer_name, require_takes, restore
 from tieshard.parameter_memory import device_of, give_memory
-from tieshard.ranks import agree, on_first, rank_count, this_rank
+from tieshard.ranks import agree, gather, on_first, rank_count, this_rank
 
 SHOWN = 8  # differences that an error lists
 
@@ -56,7 +56,7 @@ def resume(module: torch.nn.Module, optimizer: torch.optim.Optimizer | None, dir
     optimizer's state of each is replaced. Any number of ranks and any placement will do, whatever saved. verify: reads every
     file first and compares hashes. generators: sets this rank's random generator, where as many ranks saved.
 
-    Raises InputError (no-checkpoint, checkpoint-incomplete, checkpoint-mismatch: another model, dtype or optimizer),
+    Raises InputError (no-checkpoint, checkpoint-incomplete, checkpoint-mismatch: another model, dtype or optimizer; saves-mixed),
     UsageError optimizer-parameter, PeerError (io-failed, peer-failed).
     """
     started = time.perf_counter()
@@ -73,6 +73,7 @@ def resume(module: torch.nn.Module, optimizer: torch.optim.Optimizer | None, dir
     place = given if name == "." else given / name
     with torch.no_grad():
         saved, manifest, trainer = agree_here("resume: open", lambda: open_same(module, optimizer, place))
+        require_one_save(gather(manifest["id"]), place)
         agree("resume: read", lambda: findings.extend(read_all(module, optimizer, saved, manifest, place)))
     same_ranks = len(trainer["generators"]) == rank_count()
     if generators and same_ranks:
@@ -107,6 +108,15 @@ def open_same(module: torch.nn.Module, optimizer: torch.optim.Optimizer | None, 
         if records[name]["optimizer"]:
             require_takes(optimizer, group, name, records[name]["optimizer"])
     return saved, manifest, trainer
+
+
+def require_one_save(identities: list[str], directory: pathlib.Path) -> None:
+    """Raises InputError saves-mixed, on all ranks, where the same name is another checkpoint for some of them."""
+    other = next((rank for rank, identity in enumerate(identities) if identity != identities[0]), None)
+    if other is not None:
+        raise InputError(Diagnostic("saves-mixed", what="ranks would resume from different saves", where=f"rank {this_rank()}, {directory}",
+                                    why=f"expected one save on all ranks, got {identities[0]} on rank 0 and {identities[other]} on rank {other}",
+                                    fix="name one directory that all ranks see: not a disk of each node's own"))
 
 
 def compare(name: str, tensor: torch.Tensor, record: dict | None, ties: dict[str, str]) -> str:
@@ -157,10 +167,11 @@ def leave_meta(module: torch.nn.Module) -> None:
     for parameter in on_meta:
         give_memory(parameter, device_of(parameter, None))
     persistent = {plain_name(name): None for name, _ in persistent_buffers(module)}
+    given: dict[torch.Tensor, torch.Tensor] = {}  # by identity: one tensor under two names stays one
     for submodule in module.modules():
         for name, buffer in submodule._buffers.items():
             if buffer is not None and buffer.is_meta and name not in submodule._non_persistent_buffers_set:
-                submodule._buffers[name] = torch.empty_like(buffer, device=device)
+                submodule._buffers[name] = given.setdefault(buffer, torch.empty_like(buffer, device=device))
     recompute(module, other_buffers(module, persistent), device)
 
 

@@ -177,9 +177,21 @@ def check_errors_of_one(folder):
         tieshard.save(build("llama_tied")[0], None, folder / "one", step=dist.get_rank())
 
 
+def check_directories_of_their_own(folder):
+    """Two saves of one name, on disks of the ranks' own: no rank takes a part of either."""
+    for place in "xy":
+        tieshard.save(build("llama_tied", seed=ord(place))[0], None, folder / place, step=1)
+    model, _ = build("llama_tied", seed=3)
+    before = model.state_dict()["model.norm.weight"].full_tensor().clone()
+    own = folder / ("x" if dist.get_rank() == 0 else "y")
+    message = refused(tieshard.InputError, "saves-mixed", tieshard.resume, model, None, own, verify=True)
+    assert "on rank 1" in message and torch.equal(model.state_dict()["model.norm.weight"].full_tensor(), before)
+
+
 def on_four(folder):
     check_placements(folder)
     check_errors_of_one(folder)
+    check_directories_of_their_own(folder)
 
 
 def test_of_ranks(tmp_path):
