@@ -166,13 +166,15 @@ def leave_meta(module: torch.nn.Module) -> None:
     device = device_of(on_meta[0], None)
     for parameter in on_meta:
         give_memory(parameter, device_of(parameter, None))
-    persistent = {plain_name(name): None for name, _ in persistent_buffers(module)}
-    given: dict[torch.Tensor, torch.Tensor] = {}  # by identity: one tensor under two names stays one
-    for submodule in module.modules():
+    persistent = persistent_buffers(module)
+    memory = {buffer: torch.empty_like(buffer, device=device) for _, buffer in persistent if buffer.is_meta}  # by identity
+    stored = {plain_name(name): None for name, _ in persistent}
+    for prefix, submodule in module.named_modules():
         for name, buffer in submodule._buffers.items():
-            if buffer is not None and buffer.is_meta and name not in submodule._non_persistent_buffers_set:
-                submodule._buffers[name] = given.setdefault(buffer, torch.empty_like(buffer, device=device))
-    recompute(module, other_buffers(module, persistent), device)
+            if buffer is not None and buffer in memory:  # each name of a buffer that has several
+                submodule._buffers[name] = memory[buffer]
+                stored[plain_name(f"{prefix}.{name}" if prefix else name)] = None
+    recompute(module, other_buffers(module, stored), device)
 
 
 def read_into(saved: _core.SavedState, name: str, tensor: torch.Tensor) -> None:
