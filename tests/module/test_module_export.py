@@ -190,3 +190,22 @@ def test_a_renamed_weight_leaves_under_the_name_of_the_files(models, tmp_path):
     model.save_pretrained(tmp_path / "theirs")
     tieshard.export_hf(model, tmp_path / "ours")
     assert_equal_files(tmp_path / "ours", tmp_path / "theirs")
+
+
+class Around(torch.nn.Module):
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+
+def test_an_adapter_of_peft_is_to_be_merged_first(models, tmp_path):
+    peft = pytest.importorskip("peft")
+    base = class_of("llama_tied").from_pretrained(models / "llama_tied")
+    model = peft.get_peft_model(base, peft.LoraConfig(r=2, target_modules=["q_proj"], init_lora_weights=False))
+    for each in (model, base, Around(base)):  # what PEFT gives, what it has changed in place, what holds that
+        with pytest.raises(tieshard.UsageError, match="not-convertible") as caught:
+            tieshard.export_hf(each, tmp_path / "out")
+        assert "merge_and_unload" in caught.value.fix and not (tmp_path / "out").exists()
+    merged = model.merge_and_unload()
+    tieshard.export_hf(merged, tmp_path / "out")
+    assert torch.equal(logits(class_of("llama_tied").from_pretrained(tmp_path / "out")), logits(merged))
