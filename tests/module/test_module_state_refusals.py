@@ -77,8 +77,26 @@ def test_state_that_nothing_takes_is_said(run):
     layers = torch.optim.AdamW(model.model.layers.parameters(), lr=1e-2)
     warning, = tieshard.resume(model, layers, run).warnings
     assert warning.code == "checkpoint-mismatch" and "model.embed_tokens.weight" in warning.why and "layers" not in warning.why
-    amsgrad = torch.optim.AdamW(model.parameters(), lr=1e-2, amsgrad=True)
-    assert "max_exp_avg_sq" in refused(tieshard.UsageError, "optimizer-parameter", tieshard.resume, model, amsgrad, run)
+
+
+OPTIONS = ((torch.optim.AdamW, {}, {"amsgrad": True}, "needs max_exp_avg_sq (amsgrad is on)"),
+           (torch.optim.Adam, {"amsgrad": True}, {}, "would not use max_exp_avg_sq (amsgrad is off)"),
+           (torch.optim.SGD, {"momentum": 0.9}, {}, "would not use momentum_buffer (momentum is off)"),
+           (torch.optim.RMSprop, {}, {"momentum": 0.9, "centered": True}, "needs grad_avg (centered is on), which was not saved; it needs mom"),
+           (torch.optim.RMSprop, {"momentum": 0.9, "centered": True}, {"centered": True}, "would not use momentum_buffer (momentum is off)"))
+
+
+@pytest.mark.parametrize(("kind", "saved", "here", "said"), OPTIONS, ids=range(len(OPTIONS)))
+def test_an_optimizer_with_other_options_is_refused_and_unchanged(tmp_path, kind, saved, here, said):
+    model, _ = build("llama_tied")
+    optimizer = kind(model.parameters(), lr=1e-2, **saved)
+    train(model, optimizer, [0])
+    tieshard.save(model, optimizer, tmp_path, step=1)
+    other = kind(model.parameters(), lr=1e-2, **here)
+    assert said in refused(tieshard.InputError, "checkpoint-mismatch", tieshard.resume, model, other, tmp_path) and not other.state
+    again = kind(model.parameters(), lr=1e-2, **saved)
+    tieshard.resume(model, again, tmp_path)
+    train(model, again, [1])
 
 
 def test_an_optimizer_that_the_format_cannot_say_is_refused(tmp_path):
