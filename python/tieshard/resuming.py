@@ -19,7 +19,7 @@ from tieshard import _core
 from tieshard.buffers import other_buffers, recompute
 from tieshard.errors import Diagnostic, InputError
 from tieshard.generator_state import set_generator_state
-from tieshard.held_tensors import TORCH_TYPES, dtype_name, held_tensors, own_module, persistent_buffers
+from tieshard.held_tensors import TORCH_TYPES, dtype_name, held_tensors, own_module, persistent_buffers, unsaved_state
 from tieshard.local_parts import boxes, local_tensor
 from tieshard.module_table import plain_name
 from tieshard.optimizer_state import groups_of, optimizer_name, require_takes, restore
@@ -39,7 +39,7 @@ class Resumed:
     tokens: int
     flags: dict[str, str]  #: as save() got them; of the C++ trainer its flags
     generators_restored: bool  #: False where another number of ranks saved
-    findings: list[_core.Diagnostic]  #: newer checkpoints that were passed over, state that nothing takes
+    findings: list[_core.Diagnostic]  #: newer checkpoints that were passed over, state that nothing takes or that was not saved
     seconds: float
 
     @property
@@ -75,6 +75,7 @@ def resume(module: torch.nn.Module, optimizer: torch.optim.Optimizer | None, dir
         saved, manifest, trainer = agree_here("resume: open", lambda: open_same(module, optimizer, place))
         require_one_save(gather(manifest["id"]), place)
         agree("resume: read", lambda: findings.extend(read_all(module, optimizer, saved, manifest, place)))
+    findings += unsaved_state(module, place)
     same_ranks = len(trainer["generators"]) == rank_count()
     if generators and same_ranks:
         agree("resume: generators", lambda: set_generator_state(module, trainer["generators"][this_rank()]))
@@ -115,7 +116,8 @@ def require_one_save(identities: list[str], directory: pathlib.Path) -> None:
     other = next((rank for rank, identity in enumerate(identities) if identity != identities[0]), None)
     if other is not None:
         raise InputError(Diagnostic("saves-mixed", what="ranks would resume from different saves", where=f"rank {this_rank()}, {directory}",
-                                    why=f"expected one save on all ranks, got {identities[0]} on rank 0 and {identities[other]} on rank {other}",
+                                    why=f"expected one save on all ranks, got {identities[0]} on rank 0 and "
+                                    f"{identities[other]} on rank {other}",
                                     fix="name one directory that all ranks see: not a disk of each node's own"))
 
 

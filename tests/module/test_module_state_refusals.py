@@ -110,6 +110,31 @@ def test_an_optimizer_that_the_format_cannot_say_is_refused(tmp_path):
     assert not (tmp_path / "checkpoints").exists()
 
 
+BAD = ({"step": -1}, {"step": 1.5}, {"samples": -1}, {"tokens": "7"}, {"keep": -1}, {"flags": {"a": 1}}, {"flags": ["a"]})
+
+
+@pytest.mark.parametrize("wrong", BAD, ids=str)
+def test_an_argument_that_cannot_be_is_refused_before_anything_is_written(tmp_path, wrong):
+    message = refused(tieshard.InputError, "bad-flag", tieshard.save, torch.nn.Linear(2, 2), None, tmp_path / "run", **{"step": 1, **wrong})
+    assert next(iter(wrong)) in message and not (tmp_path / "run").exists()
+
+
+class Counting(torch.nn.Linear):
+    def get_extra_state(self):
+        return {"calls": 3}
+
+    def set_extra_state(self, state):
+        pass
+
+
+def test_state_that_is_no_tensor_is_named(tmp_path):
+    module = torch.nn.Sequential(torch.nn.Linear(2, 2), Counting(2, 2))
+    saved = tieshard.save(module, None, tmp_path, step=1).findings
+    for finding, in (saved, tieshard.resume(module, None, tmp_path).warnings):
+        assert finding.level == "warning" and "1 (Counting)" in finding.why and "0 (" not in finding.why
+    assert not tieshard.save(torch.nn.Linear(2, 2), None, tmp_path / "plain", step=1).findings
+
+
 def test_a_step_below_the_optimizers_is_refused(tmp_path):
     model, optimizer = trained(steps=2)
     assert "got 2" in refused(tieshard.UsageError, "wrong-state", tieshard.save, model, optimizer, tmp_path, step=1)
