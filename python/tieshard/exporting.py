@@ -43,7 +43,8 @@ def export_hf(module: torch.nn.Module, directory: str | os.PathLike, *, source: 
 
     Names are those of transformers' files, each storage once. source: a model directory whose tokenizer and similar files are copied;
     config.json is the model's own, where it is one of transformers. dtype: of floating-point tensors, or its name; None: as they are.
-    replace: a model directory of that name goes when the new one is complete; anything else stays (output-exists). It is staged beside its name, read back, synced, then renamed.
+    replace: a model directory of that name goes when the new one is complete; anything else stays (output-exists).
+    It is staged beside its name, read back, synced, then renamed.
 
     Raises UsageError (not-convertible: parameters that transformers stores in a way that cannot be undone here; still-on-meta),
     SharedObjectError tie-not-shared, InputError (bad-flag, output-exists), PeerError (disk-full, io-failed, export-mismatch, peer-failed).

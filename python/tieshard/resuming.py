@@ -10,6 +10,7 @@ import dataclasses
 import json
 import os
 import pathlib
+import re
 import time
 import typing
 
@@ -27,6 +28,7 @@ from tieshard.parameter_memory import device_of, give_memory
 from tieshard.ranks import agree, gather, on_first, rank_count, this_rank
 
 SHOWN = 8  # differences that an error lists
+EXPERT = re.compile(r"(^|\.)experts\.\d+\.")
 
 
 @dataclasses.dataclass
@@ -104,11 +106,20 @@ def open_same(module: torch.nn.Module, optimizer: torch.optim.Optimizer | None, 
     if wrong:
         more = f"; and {len(wrong) - SHOWN} more" if len(wrong) > SHOWN else ""
         raise InputError(Diagnostic("checkpoint-mismatch", what="a training checkpoint is of another model or run", where=str(directory),
-                                    why="; ".join(wrong[:SHOWN]) + more, fix="give the model and the optimizer of the run that saved it"))
+                                    why="; ".join(wrong[:SHOWN]) + more, fix=remedy(records, tensors)))
     for name, group in groups_of(optimizer, tensors).items():
         if records[name]["optimizer"]:
             require_takes(optimizer, group, name, records[name]["optimizer"])
     return saved, manifest, trainer
+
+
+def remedy(records: dict[str, dict], tensors: dict[str, torch.Tensor]) -> str:
+    """What to do about a checkpoint of another model: of one whose experts are apart, as the C++ trainer's, that no resume joins them."""
+    each_apart = any(EXPERT.search(name) for name in records.keys() - tensors.keys())
+    if each_apart and any(".experts." in f".{name}" and not EXPERT.search(name) for name in tensors.keys() - records.keys()):
+        return ("its experts were saved one by one, as the C++ trainer does, and are one parameter of a layer here, which resume does not "
+                "convert: go on with the trainer, or load what `tieshard export` makes of the checkpoint and start the optimizer anew")
+    return "give the model and the optimizer of the run that saved it"
 
 
 def require_one_save(identities: list[str], directory: pathlib.Path) -> None:

@@ -110,6 +110,22 @@ def test_an_optimizer_that_the_format_cannot_say_is_refused(tmp_path):
     assert not (tmp_path / "checkpoints").exists()
 
 
+class Experts(torch.nn.Module):
+    def __init__(self, experts):
+        super().__init__()
+        self.experts = experts
+
+
+def test_experts_that_were_saved_one_by_one_are_said_to_be_that(tmp_path):
+    """As the C++ trainer saves Mixtral's, whose module here has all of a layer in one parameter."""
+    tieshard.save(Experts(torch.nn.ModuleList(torch.nn.Linear(2, 2) for _ in range(2))), None, tmp_path, step=1)
+    stacked = torch.nn.Module()
+    stacked.gate_up_proj = torch.nn.Parameter(torch.zeros(2, 2, 2))
+    message = refused(tieshard.InputError, "checkpoint-mismatch", tieshard.resume, Experts(stacked), None, tmp_path)
+    assert "one by one" in message and "tieshard export" in message
+    assert "one by one" not in refused(tieshard.InputError, "checkpoint-mismatch", tieshard.resume, torch.nn.Linear(2, 2), None, tmp_path)
+
+
 BAD = ({"step": -1}, {"step": 1.5}, {"samples": -1}, {"tokens": "7"}, {"keep": -1}, {"flags": {"a": 1}}, {"flags": ["a"]})
 
 
