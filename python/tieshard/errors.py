@@ -68,6 +68,12 @@ class SharedObjectError(UsageError, AssertionError):
     """Names that should be one tensor are two. An AssertionError too, for tests that expect one."""
 
 
+def bad_argument(function: str, argument: str, expected: str, got) -> InputError:
+    """For an argument with a value that cannot be used."""
+    return InputError(Diagnostic("bad-flag", what="an argument has a value that cannot be used", where=f"{function}, {argument}",
+                                 why=f"expected {expected}, got {got!r}", fix="pass such a value; nothing was written"))
+
+
 def rebuild_diagnostic(code, what, where, why, fix, level):
     """For pickle: errors cross from a rank's process to another one."""
     return Diagnostic(code, what=what, where=where, why=why, fix=fix, level=level)

@@ -16,7 +16,7 @@ import torch
 from torch.distributed.tensor import DTensor
 
 from tieshard import _core
-from tieshard.errors import Diagnostic, UsageError
+from tieshard.errors import Diagnostic, InputError, PeerError, UsageError, bad_argument
 from tieshard.exchanged_rows import held_parts
 from tieshard.held_tensors import DTYPES, aliases_of, dtype_name, held_tensors, own_module, require_memory
 from tieshard.model_files import config_texts
@@ -38,27 +38,42 @@ class ExportReport:
 
 
 def export_hf(module: torch.nn.Module, directory: str | os.PathLike, *, source: str | os.PathLike | None = None,
-              dtype: torch.dtype | None = None, max_shard_bytes: int = 50 << 30, replace: bool = False) -> ExportReport:
+              dtype: torch.dtype | str | None = None, max_shard_bytes: int = 50 << 30, replace: bool = False) -> ExportReport:
     """Writes `directory` as the module's save_pretrained would, without gathering. A collective: every rank calls it.
 
     Names are those of transformers' files, each storage once. source: a model directory whose tokenizer and similar files are copied;
-    config.json is the model's own, where it is one of transformers. dtype: of floating-point tensors; None: as they are. replace: a
-    directory of that name goes when the new one is complete. It is staged beside its name, read back, synced, then renamed.
+    config.json is the model's own, where it is one of transformers. dtype: of floating-point tensors, or its name; None: as they are.
+    replace: a model directory of that name goes when the new one is complete; anything else stays (output-exists).
+    It is staged beside its name, read back, synced, then renamed.
 
     Raises UsageError (not-convertible: parameters that transformers stores in a way that cannot be undone here; still-on-meta),
-    SharedObjectError tie-not-shared, InputError output-exists, PeerError (disk-full, io-failed, export-mismatch, peer-failed).
+    SharedObjectError tie-not-shared, InputError (bad-flag, output-exists), PeerError (disk-full, io-failed, export-mismatch, peer-failed).
     """
     started = time.perf_counter()
     out = pathlib.Path(directory)
     module = own_module(module)
     tensors = held_tensors(module)
     planned = []
-    agree("export: plan", lambda: planned.append(plan(module, tensors, dtype, max_shard_bytes)))
+
+    def look():
+        nonlocal dtype
+        dtype = dtype_of(dtype)
+        if not isinstance(max_shard_bytes, int) or max_shard_bytes < 1:
+            raise bad_argument("tieshard.export_hf", "max_shard_bytes", "a number of bytes", max_shard_bytes)
+        planned.append(plan(module, tensors, dtype, max_shard_bytes))
+
+    agree("export: plan", look)
     parts, layout = planned[0]
 
     def stage():
+        if replace:
+            require_replaceable(out)
         texts = config_texts(module, source, dtype or main_dtype(tensors))
-        return layout.stage(out, replace=replace, texts=texts, source=os.fspath(source or ""))
+        try:
+            return layout.stage(out, replace=replace, texts=texts, source=os.fspath(source or ""))
+        except PeerError:  # a full disk, say: what was made so far goes
+            shutil.rmtree(out.parent / f".{out.name}.staging", ignore_errors=True)
+            raise
 
     staging = on_first("export: stage", stage)
     try:
@@ -71,6 +86,29 @@ def export_hf(module: torch.nn.Module, directory: str | os.PathLike, *, source: 
     findings = [_core.overflow_finding(overflowed, str(out))] if overflowed else []
     return ExportReport(directory=out, files=layout.files, tensors=len(parts), left_out=[alias for _, alias in aliases_of(module)],
                         nbytes=layout.nbytes, seconds=time.perf_counter() - started, findings=findings)
+
+
+def dtype_of(dtype: torch.dtype | str | None) -> torch.dtype | None:
+    """Raises InputError bad-flag for what is no floating-point dtype of the format, nor the name of one."""
+    found = getattr(torch, dtype.removeprefix("torch."), None) if isinstance(dtype, str) else dtype
+    if dtype is None or isinstance(found, torch.dtype) and found in DTYPES and found.is_floating_point:
+        return found
+    raise bad_argument("tieshard.export_hf", "dtype", "a floating-point dtype of torch or its name, such as torch.bfloat16", dtype)
+
+
+def require_replaceable(directory: pathlib.Path) -> None:
+    """Raises InputError output-exists for what is no model directory: a run's checkpoints, or files that no export wrote."""
+    if not directory.exists():
+        return
+    names = {path.name: path.is_dir() for path in directory.iterdir()} if directory.is_dir() else {directory.name: False}
+    folders = sorted(name for name, is_folder in names.items() if is_folder)
+    is_model = any(name == "config.json" or name.endswith(".safetensors") for name in names)
+    if not folders and "manifest.json" not in names and (is_model or not names) and directory.is_dir():
+        return
+    got = f"one with {folders[0]}/" if folders else "a training checkpoint" if "manifest.json" in names else "something else"
+    raise InputError(Diagnostic("output-exists", what="what is to be replaced is no model directory", where=str(directory),
+                                why=f"expected config.json and weights, and no folders beside them, got {got}",
+                                fix="choose another directory, or remove this one"))
 
 
 def plan(module: torch.nn.Module, tensors: dict[str, torch.Tensor], dtype: torch.dtype | None,

@@ -5,6 +5,8 @@ Flow:   torch.nn.Module -> [this] -> tieshard.save, tieshard.resume, tieshard.ex
 
 from __future__ import annotations
 
+import os
+
 import torch
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
@@ -77,6 +79,18 @@ def require_memory(tensors: dict[str, torch.Tensor]) -> None:
         raise UsageError(Diagnostic("still-on-meta", what="a tensor has no bytes yet", where=", ".join(empty[:4]) + more,
                                     why="expected values to write, got tensors on the meta device",
                                     fix="tieshard.load(module, directory) first"))
+
+
+def unsaved_state(module: torch.nn.Module, directory: os.PathLike) -> list[Diagnostic]:
+    """A warning where modules have extra state, which no checkpoint of ours holds."""
+    names = [f"{plain_name(name) or 'the module'} ({type(part).__name__})" for name, part in module.named_modules()
+             if type(part).get_extra_state is not torch.nn.Module.get_extra_state]
+    if not names:
+        return []
+    more = f" and {len(names) - 4} more" if len(names) > 4 else ""
+    return [Diagnostic("checkpoint-mismatch", level="warning", what="a checkpoint lacks state of a module", where=str(directory),
+                       why=f"expected tensors only, got modules with get_extra_state: {', '.join(names[:4])}{more}",
+                       fix="keep what it returns yourself: as text in flags of save(), back with set_extra_state after resume()")]
 
 
 def on_host(tensor: torch.Tensor) -> torch.Tensor:

@@ -12,11 +12,13 @@ import typing
 import torch
 from torch.distributed.tensor import DTensor
 
-from tieshard.errors import Diagnostic, UsageError
+from tieshard.errors import Diagnostic, InputError, UsageError
 from tieshard.held_tensors import like
 
 KNOWN = {"adam": {"exp_avg", "exp_avg_sq", "max_exp_avg_sq", "step"}, "adamw": {"exp_avg", "exp_avg_sq", "max_exp_avg_sq", "step"},
          "sgd": {"momentum_buffer"}, "rmsprop": {"square_avg", "momentum_buffer", "grad_avg", "step"}, "adagrad": {"sum", "step"}}
+ON_REQUEST = {"adam": {"amsgrad": "max_exp_avg_sq"}, "adamw": {"amsgrad": "max_exp_avg_sq"}, "sgd": {"momentum": "momentum_buffer"},
+              "rmsprop": {"momentum": "momentum_buffer", "centered": "grad_avg"}, "adagrad": {}}  # by option, what it makes them keep
 
 
 @dataclasses.dataclass
@@ -93,16 +95,35 @@ def count_of(name: str, key: str, value) -> int:
     return int(number)
 
 
+def kept_with(optimizer: torch.optim.Optimizer, group: dict) -> tuple[set[str], set[str]] | None:
+    """(needed, taken): what the optimizer keeps with this group's options, and with any. None of a class that is not known."""
+    name = optimizer_name(optimizer)
+    if name not in KNOWN:
+        return None
+    off = {key for option, key in ON_REQUEST[name].items() if not group.get(option)}
+    return KNOWN[name] - off - {"step"}, KNOWN[name] - off
+
+
 def require_takes(optimizer: torch.optim.Optimizer, group: dict, name: str, record: dict) -> None:
-    """Raises UsageError optimizer-parameter where the optimizer would not use what was saved, or would miss something."""
+    """Raises InputError checkpoint-mismatch where the optimizer would not use what was saved, or would miss something."""
+    kept = kept_with(optimizer, group)
+    if kept is None:
+        return
     saved = {*record["moments"], *(counter for counter, count in record["counters"].items() if count)}
-    known = KNOWN.get(optimizer_name(optimizer), saved)
-    if not saved <= known:
-        refuse(f"{type(optimizer).__name__}, {name}", f"expected {', '.join(sorted(known))}, got {', '.join(sorted(saved - known))} too",
-               "go on with the optimizer that saved it, or resume with optimizer=None and start its state anew")
-    if group.get("amsgrad") and "max_exp_avg_sq" not in saved:
-        refuse(f"{type(optimizer).__name__}, {name}", "expected max_exp_avg_sq, since amsgrad is on; it was off when this was saved",
-               "build the optimizer with amsgrad=False")
+    needed, taken = kept
+    wrong = [f"it needs {key}{option_of(optimizer, key, 'is on')}, which was not saved" for key in sorted(needed - saved)]
+    wrong += [f"it would not use {key}{option_of(optimizer, key, 'is off')}, which was saved" for key in sorted(saved - taken)]
+    if wrong:
+        raise InputError(Diagnostic("checkpoint-mismatch", what="the optimizer has other options than the one that was saved",
+                                    where=f"{type(optimizer).__name__}, {name}", why="; ".join(wrong),
+                                    fix="build it with the options of the run that saved it, or resume with optimizer=None and start its "
+                                    "state anew"))
+
+
+def option_of(optimizer: torch.optim.Optimizer, key: str, what: str) -> str:
+    """The option that a key depends on, as an aside."""
+    option = next((option for option, named in ON_REQUEST[optimizer_name(optimizer)].items() if named == key), None)
+    return f" ({option} {what})" if option else ""
 
 
 def restore(optimizer: torch.optim.Optimizer, group: dict, parameter: torch.Tensor, moments: dict[str, torch.Tensor],

@@ -10,6 +10,7 @@ import dataclasses
 import json
 import os
 import pathlib
+import re
 import time
 import typing
 
@@ -19,14 +20,15 @@ from tieshard import _core
 from tieshard.buffers import other_buffers, recompute
 from tieshard.errors import Diagnostic, InputError
 from tieshard.generator_state import set_generator_state
-from tieshard.held_tensors import TORCH_TYPES, dtype_name, held_tensors, own_module, persistent_buffers
+from tieshard.held_tensors import TORCH_TYPES, dtype_name, held_tensors, own_module, persistent_buffers, unsaved_state
 from tieshard.local_parts import boxes, local_tensor
 from tieshard.module_table import plain_name
 from tieshard.optimizer_state import groups_of, optimizer_name, require_takes, restore
 from tieshard.parameter_memory import device_of, give_memory
-from tieshard.ranks import agree, on_first, rank_count, this_rank
+from tieshard.ranks import agree, gather, on_first, rank_count, this_rank
 
 SHOWN = 8  # differences that an error lists
+EXPERT = re.compile(r"(^|\.)experts\.\d+\.")
 
 
 @dataclasses.dataclass
@@ -39,7 +41,7 @@ class Resumed:
     tokens: int
     flags: dict[str, str]  #: as save() got them; of the C++ trainer its flags
     generators_restored: bool  #: False where another number of ranks saved
-    findings: list[_core.Diagnostic]  #: newer checkpoints that were passed over, state that nothing takes
+    findings: list[_core.Diagnostic]  #: newer checkpoints that were passed over, state that nothing takes or that was not saved
     seconds: float
 
     @property
@@ -56,7 +58,7 @@ def resume(module: torch.nn.Module, optimizer: torch.optim.Optimizer | None, dir
     optimizer's state of each is replaced. Any number of ranks and any placement will do, whatever saved. verify: reads every
     file first and compares hashes. generators: sets this rank's random generator, where as many ranks saved.
 
-    Raises InputError (no-checkpoint, checkpoint-incomplete, checkpoint-mismatch: another model, dtype or optimizer),
+    Raises InputError (no-checkpoint, checkpoint-incomplete, checkpoint-mismatch: another model, dtype or optimizer; saves-mixed),
     UsageError optimizer-parameter, PeerError (io-failed, peer-failed).
     """
     started = time.perf_counter()
@@ -73,7 +75,9 @@ def resume(module: torch.nn.Module, optimizer: torch.optim.Optimizer | None, dir
     place = given if name == "." else given / name
     with torch.no_grad():
         saved, manifest, trainer = agree_here("resume: open", lambda: open_same(module, optimizer, place))
+        require_one_save(gather(manifest["id"]), place)
         agree("resume: read", lambda: findings.extend(read_all(module, optimizer, saved, manifest, place)))
+    findings += unsaved_state(module, place)
     same_ranks = len(trainer["generators"]) == rank_count()
     if generators and same_ranks:
         agree("resume: generators", lambda: set_generator_state(module, trainer["generators"][this_rank()]))
@@ -102,11 +106,30 @@ def open_same(module: torch.nn.Module, optimizer: torch.optim.Optimizer | None, 
     if wrong:
         more = f"; and {len(wrong) - SHOWN} more" if len(wrong) > SHOWN else ""
         raise InputError(Diagnostic("checkpoint-mismatch", what="a training checkpoint is of another model or run", where=str(directory),
-                                    why="; ".join(wrong[:SHOWN]) + more, fix="give the model and the optimizer of the run that saved it"))
+                                    why="; ".join(wrong[:SHOWN]) + more, fix=remedy(records, tensors)))
     for name, group in groups_of(optimizer, tensors).items():
         if records[name]["optimizer"]:
             require_takes(optimizer, group, name, records[name]["optimizer"])
     return saved, manifest, trainer
+
+
+def remedy(records: dict[str, dict], tensors: dict[str, torch.Tensor]) -> str:
+    """What to do about a checkpoint of another model: of one whose experts are apart, as the C++ trainer's, that no resume joins them."""
+    each_apart = any(EXPERT.search(name) for name in records.keys() - tensors.keys())
+    if each_apart and any(".experts." in f".{name}" and not EXPERT.search(name) for name in tensors.keys() - records.keys()):
+        return ("its experts were saved one by one, as the C++ trainer does, and are one parameter of a layer here, which resume does not "
+                "convert: go on with the trainer, or load what `tieshard export` makes of the checkpoint and start the optimizer anew")
+    return "give the model and the optimizer of the run that saved it"
+
+
+def require_one_save(identities: list[str], directory: pathlib.Path) -> None:
+    """Raises InputError saves-mixed, on all ranks, where the same name is another checkpoint for some of them."""
+    other = next((rank for rank, identity in enumerate(identities) if identity != identities[0]), None)
+    if other is not None:
+        raise InputError(Diagnostic("saves-mixed", what="ranks would resume from different saves", where=f"rank {this_rank()}, {directory}",
+                                    why=f"expected one save on all ranks, got {identities[0]} on rank 0 and "
+                                    f"{identities[other]} on rank {other}",
+                                    fix="name one directory that all ranks see: not a disk of each node's own"))
 
 
 def compare(name: str, tensor: torch.Tensor, record: dict | None, ties: dict[str, str]) -> str:
@@ -156,12 +179,15 @@ def leave_meta(module: torch.nn.Module) -> None:
     device = device_of(on_meta[0], None)
     for parameter in on_meta:
         give_memory(parameter, device_of(parameter, None))
-    persistent = {plain_name(name): None for name, _ in persistent_buffers(module)}
-    for submodule in module.modules():
+    persistent = persistent_buffers(module)
+    memory = {buffer: torch.empty_like(buffer, device=device) for _, buffer in persistent if buffer.is_meta}  # by identity
+    stored = {plain_name(name): None for name, _ in persistent}
+    for prefix, submodule in module.named_modules():
         for name, buffer in submodule._buffers.items():
-            if buffer is not None and buffer.is_meta and name not in submodule._non_persistent_buffers_set:
-                submodule._buffers[name] = torch.empty_like(buffer, device=device)
-    recompute(module, other_buffers(module, persistent), device)
+            if buffer is not None and buffer in memory:  # each name of a buffer that has several
+                submodule._buffers[name] = memory[buffer]
+                stored[plain_name(f"{prefix}.{name}" if prefix else name)] = None
+    recompute(module, other_buffers(module, stored), device)
 
 
 def read_into(saved: _core.SavedState, name: str, tensor: torch.Tensor) -> None:

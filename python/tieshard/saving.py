@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import operator
 import os
 import pathlib
 import secrets
@@ -18,9 +19,9 @@ import typing
 import torch
 
 from tieshard import _core
-from tieshard.errors import Diagnostic, UsageError
+from tieshard.errors import Diagnostic, UsageError, bad_argument
 from tieshard.generator_state import generator_state
-from tieshard.held_tensors import aliases_of, dtype_name, held_tensors, on_host, own_module, require_memory
+from tieshard.held_tensors import aliases_of, dtype_name, held_tensors, on_host, own_module, require_memory, unsaved_state
 from tieshard.model_files import config_texts
 from tieshard.optimizer_state import groups_of, kept_for, optimizer_name
 from tieshard.ranks import agree, on_first, this_rank
@@ -38,6 +39,7 @@ class SaveReport:
     nbytes: int  #: of the shard files
     seconds: float
     set_aside: list[pathlib.Path]  #: later checkpoints, of a line that the run has left
+    findings: list[_core.Diagnostic]  #: state of modules that is not in the checkpoint
 
 
 @dataclasses.dataclass
@@ -70,7 +72,7 @@ def save(module: torch.nn.Module, optimizer: torch.optim.Optimizer | None, direc
     the model's own, where it is one of transformers.
 
     Raises UsageError (bad-shard-dim: placements that the format cannot say; optimizer-parameter; still-on-meta; wrong-state),
-    InputError directory-in-use, PeerError (disk-full, io-failed, peer-failed). The checkpoints before it are as they were then.
+    InputError (bad-flag, directory-in-use), PeerError (disk-full, io-failed, peer-failed). The checkpoints before it are as they were then.
     """
     started = time.perf_counter()
     checkpoints = pathlib.Path(directory) / "checkpoints"
@@ -78,7 +80,10 @@ def save(module: torch.nn.Module, optimizer: torch.optim.Optimizer | None, direc
     state = State([], [], [], [])
 
     def look():
-        nonlocal state
+        nonlocal state, step, samples, tokens, keep
+        step, samples, tokens, keep = (count_of(name, value) for name, value in
+                                       (("step", step), ("samples", samples), ("tokens", tokens), ("keep", keep)))
+        require_texts(flags)
         state = describe(module, optimizer, step)
         digest = hashlib.sha256(json.dumps([step, state.records]).encode()).hexdigest()
         return digest, state.nbytes, generator_state(module), secrets.token_hex(16)
@@ -114,7 +119,8 @@ def save(module: torch.nn.Module, optimizer: torch.optim.Optimizer | None, direc
     finally:
         if store is not None:
             store.release()
-    return SaveReport(checkpoints / f"step-{step:09d}", step, nbytes, time.perf_counter() - started, set_aside)
+    return SaveReport(checkpoints / f"step-{step:09d}", step, nbytes, time.perf_counter() - started, set_aside,
+                      unsaved_state(module, checkpoints))
 
 
 def describe(module: torch.nn.Module, optimizer: torch.optim.Optimizer | None, step: int) -> State:
@@ -148,6 +154,28 @@ def write(state: State, staging: pathlib.Path, identity: str) -> list[dict]:
     """This rank's files; none where another rank writes all that it has."""
     files = state.files
     return [_core.write_shard_file(staging, this_rank(), part, len(files), rows, identity) for part, rows in enumerate(files) if rows]
+
+
+def count_of(argument: str, value) -> int:
+    """Raises InputError bad-flag for what is no count."""
+    try:
+        count = operator.index(value)
+    except TypeError:
+        raise bad_argument("tieshard.save", argument, "a whole number", value) from None
+    if not 0 <= count < 1 << 63:
+        raise bad_argument("tieshard.save", argument, "0 or more", value)
+    return count
+
+
+def require_texts(flags) -> None:
+    """Raises InputError bad-flag."""
+    if flags is None:
+        return
+    if not isinstance(flags, dict):
+        raise bad_argument("tieshard.save", "flags", "a dict of texts", flags)
+    for name, value in flags.items():
+        if not isinstance(name, str) or not isinstance(value, str):
+            raise bad_argument("tieshard.save", f"flags[{name!r}]", "texts (of anything else its JSON)", value)
 
 
 def require_step(name: str, counter: str, count: int, step: int) -> None:

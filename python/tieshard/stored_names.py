@@ -16,6 +16,7 @@ from torch.overrides import TorchFunctionMode
 
 from tieshard.errors import Diagnostic, SharedObjectError, UsageError
 from tieshard.held_tensors import aliases_of, held_tensors
+from tieshard.module_table import plain_name
 from tieshard.module_ties import declared_ties
 
 
@@ -46,13 +47,13 @@ def stored_parts(module: torch.nn.Module) -> list[StoredPart]:
     require_ties(module)
     tensors = held_tensors(module)
     blank = {name: torch.empty(tensor.shape, dtype=tensor.dtype, device="meta") for name, tensor in tensors.items()}
+    refuse_more_than_weights(module)
     kept = kept_names(module)
     by_name = {kept.get(name, name): tensor for name, tensor in blank.items() if not is_ignored(module, kept.get(name, name))}
     if not is_transformers(module):
         return [whole_part(kept.get(name, name), name, tensor) for name, tensor in blank.items()]
     from transformers.core_model_loading import revert_weight_conversion
 
-    refuse_adapter(module)
     with WithoutCopies(), torch.no_grad():
         stored = revert_weight_conversion(module, dict(by_name))
     places = {tensor.untyped_storage()._cdata: (name, tensor) for name, tensor in blank.items()}
@@ -94,11 +95,26 @@ def require_ties(module: torch.nn.Module) -> None:
                 fix="tie them before training (model.tie_weights()), or set tie_word_embeddings=False in the config to store two"))
 
 
-def refuse_adapter(module: torch.nn.Module) -> None:
-    if getattr(module, "_hf_peft_config_loaded", False) or getattr(module, "hf_quantizer", None) is not None:
-        raise UsageError(Diagnostic("not-convertible", what="a model is more than the weights that an export writes",
-                                    where=type(module).__name__, why="expected plain weights, got a model with an adapter or of a quantiser",
-                                    fix="merge the adapter into the weights, or dequantise the model, first"))
+def refuse_more_than_weights(module: torch.nn.Module) -> None:
+    """Raises UsageError not-convertible for adapters, loaded by transformers or put in by PEFT, and for a quantiser's model."""
+    quantised = getattr(module, "hf_quantizer", None) is not None
+    if not quantised and (place := adapter_of(module)) is None:
+        return
+    got = "a model of a quantiser" if quantised else f"an adapter of PEFT{f' in {place}' if place else ''}"
+    raise UsageError(Diagnostic("not-convertible", what="a model is more than the weights that an export writes",
+                                where=type(module).__name__, why=f"expected plain weights, got {got}",
+                                fix="dequantise the model first" if quantised else
+                                "an adapter of PEFT is to be merged first: model.merge_and_unload(), and export what that gives"))
+
+
+def adapter_of(module: torch.nn.Module) -> str | None:
+    """The first submodule that is PEFT's, a PeftModel or a layer with an adapter; "" for the module itself, None: there is none."""
+    if getattr(module, "_hf_peft_config_loaded", False):
+        return ""
+    for name, part in module.named_modules():
+        if any(kind.__module__.split(".")[0] == "peft" for kind in type(part).__mro__):
+            return plain_name(name)
+    return None
 
 
 def refuse(name: str, why: str) -> typing.NoReturn:

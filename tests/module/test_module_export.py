@@ -2,6 +2,8 @@
 
 import json
 import pathlib
+import subprocess
+import sys
 
 import pytest
 import tieshard
@@ -190,3 +192,68 @@ def test_a_renamed_weight_leaves_under_the_name_of_the_files(models, tmp_path):
     model.save_pretrained(tmp_path / "theirs")
     tieshard.export_hf(model, tmp_path / "ours")
     assert_equal_files(tmp_path / "ours", tmp_path / "theirs")
+
+
+class Around(torch.nn.Module):
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+
+def test_an_adapter_of_peft_is_to_be_merged_first(models, tmp_path):
+    peft = pytest.importorskip("peft")
+    base = class_of("llama_tied").from_pretrained(models / "llama_tied")
+    model = peft.get_peft_model(base, peft.LoraConfig(r=2, target_modules=["q_proj"], init_lora_weights=False))
+    for each in (model, base, Around(base)):  # what PEFT gives, what it has changed in place, what holds that
+        with pytest.raises(tieshard.UsageError, match="not-convertible") as caught:
+            tieshard.export_hf(each, tmp_path / "out")
+        assert "merge_and_unload" in caught.value.fix and not (tmp_path / "out").exists()
+    merged = model.merge_and_unload()
+    tieshard.export_hf(merged, tmp_path / "out")
+    assert torch.equal(logits(class_of("llama_tied").from_pretrained(tmp_path / "out")), logits(merged))
+
+
+def test_what_is_no_model_directory_is_not_replaced(tmp_path):
+    model = torch.nn.Linear(3, 2)
+    checkpoint = tieshard.save(model, None, tmp_path / "run", step=1).directory
+    (tmp_path / "run" / "config.json").write_text("{}")
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "a.txt").write_text("mine")
+    (tmp_path / "file").write_text("mine")
+    before = {path for path in tmp_path.rglob("*")}
+    for out in (tmp_path / "run", tmp_path / "run" / "checkpoints", checkpoint, tmp_path / "notes", tmp_path / "file"):
+        with pytest.raises(tieshard.InputError, match="output-exists"):
+            tieshard.export_hf(model, out, replace=True)
+    assert {path for path in tmp_path.rglob("*")} == before
+    (tmp_path / "empty").mkdir()
+    for _ in range(2):
+        tieshard.export_hf(model, tmp_path / "empty", replace=True)
+
+
+def test_a_dtype_may_be_named_and_what_is_none_is_refused(tmp_path):
+    model = torch.nn.Linear(3, 2)
+    for index, name in enumerate(("bfloat16", "torch.bfloat16")):
+        tieshard.export_hf(model, tmp_path / str(index), dtype=name)
+        assert files_of(tmp_path / str(index))["weight"].dtype == torch.bfloat16
+    for wrong in ({"dtype": "bf17"}, {"dtype": torch.int8}, {"dtype": "nn"}, {"dtype": 16}, {"dtype": torch.nn}, {"max_shard_bytes": -1}):
+        with pytest.raises(tieshard.InputError, match="bad-flag") as caught:
+            tieshard.export_hf(model, tmp_path / "out", **wrong)
+        assert next(iter(wrong)) in caught.value.where
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["0", "1"]
+
+
+def test_an_export_that_finds_no_room_leaves_nothing(tmp_path):
+    """Files are made at their full size: here the process may write none so large."""
+    script = """
+import os, resource, signal, sys, tieshard, torch
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+model = torch.nn.Linear(512, 512)
+resource.setrlimit(resource.RLIMIT_FSIZE, (4096, resource.RLIM_INFINITY))
+try:
+    tieshard.export_hf(model, sys.argv[1] + "/out")
+except tieshard.PeerError as error:
+    print(error.code)
+print(os.listdir(sys.argv[1]))
+"""
+    done = subprocess.run([sys.executable, "-c", script, tmp_path], capture_output=True, text=True)
+    assert done.stdout.splitlines()[1:] == ["[]"], done.stdout + done.stderr

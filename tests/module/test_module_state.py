@@ -182,3 +182,22 @@ def test_a_module_on_meta_gets_its_memory_from_the_checkpoint(tmp_path):
         again = class_of("llama_tied").from_config(config_of("llama_tied"))
     tieshard.resume(again, None, tmp_path)
     assert torch.equal(loss_of(again, 5), loss_of(model, 5))
+
+
+class TwoNames(torch.nn.Module):
+    """A buffer that is there twice, once as one that is not saved."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner, self.other = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)
+        self.register_buffer("table", torch.arange(3.0) + 1)
+        self.inner.register_buffer("same", self.table)
+        self.other.register_buffer("unsaved", self.table, persistent=False)
+
+
+def test_a_buffer_of_two_names_on_meta_is_one_tensor_again(tmp_path):
+    tieshard.save(TwoNames(), None, tmp_path, step=1)
+    with torch.device("meta"):
+        again = TwoNames()
+    tieshard.resume(again, None, tmp_path)
+    assert again.table.tolist() == [1, 2, 3] and again.inner.same is again.table and again.other.unsaved is again.table

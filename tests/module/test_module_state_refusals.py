@@ -77,8 +77,26 @@ def test_state_that_nothing_takes_is_said(run):
     layers = torch.optim.AdamW(model.model.layers.parameters(), lr=1e-2)
     warning, = tieshard.resume(model, layers, run).warnings
     assert warning.code == "checkpoint-mismatch" and "model.embed_tokens.weight" in warning.why and "layers" not in warning.why
-    amsgrad = torch.optim.AdamW(model.parameters(), lr=1e-2, amsgrad=True)
-    assert "max_exp_avg_sq" in refused(tieshard.UsageError, "optimizer-parameter", tieshard.resume, model, amsgrad, run)
+
+
+OPTIONS = ((torch.optim.AdamW, {}, {"amsgrad": True}, "needs max_exp_avg_sq (amsgrad is on)"),
+           (torch.optim.Adam, {"amsgrad": True}, {}, "would not use max_exp_avg_sq (amsgrad is off)"),
+           (torch.optim.SGD, {"momentum": 0.9}, {}, "would not use momentum_buffer (momentum is off)"),
+           (torch.optim.RMSprop, {}, {"momentum": 0.9, "centered": True}, "needs grad_avg (centered is on), which was not saved; it needs mom"),
+           (torch.optim.RMSprop, {"momentum": 0.9, "centered": True}, {"centered": True}, "would not use momentum_buffer (momentum is off)"))
+
+
+@pytest.mark.parametrize(("kind", "saved", "here", "said"), OPTIONS, ids=range(len(OPTIONS)))
+def test_an_optimizer_with_other_options_is_refused_and_unchanged(tmp_path, kind, saved, here, said):
+    model, _ = build("llama_tied")
+    optimizer = kind(model.parameters(), lr=1e-2, **saved)
+    train(model, optimizer, [0])
+    tieshard.save(model, optimizer, tmp_path, step=1)
+    other = kind(model.parameters(), lr=1e-2, **here)
+    assert said in refused(tieshard.InputError, "checkpoint-mismatch", tieshard.resume, model, other, tmp_path) and not other.state
+    again = kind(model.parameters(), lr=1e-2, **saved)
+    tieshard.resume(model, again, tmp_path)
+    train(model, again, [1])
 
 
 def test_an_optimizer_that_the_format_cannot_say_is_refused(tmp_path):
@@ -90,6 +108,47 @@ def test_an_optimizer_that_the_format_cannot_say_is_refused(tmp_path):
     stranger = torch.optim.AdamW([torch.nn.Parameter(torch.ones(2))])
     refused(tieshard.UsageError, "optimizer-parameter", tieshard.save, model, stranger, tmp_path, step=1)
     assert not (tmp_path / "checkpoints").exists()
+
+
+class Experts(torch.nn.Module):
+    def __init__(self, experts):
+        super().__init__()
+        self.experts = experts
+
+
+def test_experts_that_were_saved_one_by_one_are_said_to_be_that(tmp_path):
+    """As the C++ trainer saves Mixtral's, whose module here has all of a layer in one parameter."""
+    tieshard.save(Experts(torch.nn.ModuleList(torch.nn.Linear(2, 2) for _ in range(2))), None, tmp_path, step=1)
+    stacked = torch.nn.Module()
+    stacked.gate_up_proj = torch.nn.Parameter(torch.zeros(2, 2, 2))
+    message = refused(tieshard.InputError, "checkpoint-mismatch", tieshard.resume, Experts(stacked), None, tmp_path)
+    assert "one by one" in message and "tieshard export" in message
+    assert "one by one" not in refused(tieshard.InputError, "checkpoint-mismatch", tieshard.resume, torch.nn.Linear(2, 2), None, tmp_path)
+
+
+BAD = ({"step": -1}, {"step": 1.5}, {"samples": -1}, {"tokens": "7"}, {"keep": -1}, {"flags": {"a": 1}}, {"flags": ["a"]})
+
+
+@pytest.mark.parametrize("wrong", BAD, ids=str)
+def test_an_argument_that_cannot_be_is_refused_before_anything_is_written(tmp_path, wrong):
+    message = refused(tieshard.InputError, "bad-flag", tieshard.save, torch.nn.Linear(2, 2), None, tmp_path / "run", **{"step": 1, **wrong})
+    assert next(iter(wrong)) in message and not (tmp_path / "run").exists()
+
+
+class Counting(torch.nn.Linear):
+    def get_extra_state(self):
+        return {"calls": 3}
+
+    def set_extra_state(self, state):
+        pass
+
+
+def test_state_that_is_no_tensor_is_named(tmp_path):
+    module = torch.nn.Sequential(torch.nn.Linear(2, 2), Counting(2, 2))
+    saved = tieshard.save(module, None, tmp_path, step=1).findings
+    for finding, in (saved, tieshard.resume(module, None, tmp_path).warnings):
+        assert finding.level == "warning" and "1 (Counting)" in finding.why and "0 (" not in finding.why
+    assert not tieshard.save(torch.nn.Linear(2, 2), None, tmp_path / "plain", step=1).findings
 
 
 def test_a_step_below_the_optimizers_is_refused(tmp_path):
@@ -177,9 +236,21 @@ def check_errors_of_one(folder):
         tieshard.save(build("llama_tied")[0], None, folder / "one", step=dist.get_rank())
 
 
+def check_directories_of_their_own(folder):
+    """Two saves of one name, on disks of the ranks' own: no rank takes a part of either."""
+    for place in "xy":
+        tieshard.save(build("llama_tied", seed=ord(place))[0], None, folder / place, step=1)
+    model, _ = build("llama_tied", seed=3)
+    before = model.state_dict()["model.norm.weight"].full_tensor().clone()
+    own = folder / ("x" if dist.get_rank() == 0 else "y")
+    message = refused(tieshard.InputError, "saves-mixed", tieshard.resume, model, None, own, verify=True)
+    assert "on rank 1" in message and torch.equal(model.state_dict()["model.norm.weight"].full_tensor(), before)
+
+
 def on_four(folder):
     check_placements(folder)
     check_errors_of_one(folder)
+    check_directories_of_their_own(folder)
 
 
 def test_of_ranks(tmp_path):
