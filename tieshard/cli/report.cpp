@@ -1,8 +1,10 @@
 #include "tieshard/cli/report.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <new>
 #include <sstream>
+#include <system_error>
 
 #include <CLI/App.hpp>
 #include <CLI/Config.hpp>
@@ -113,7 +115,9 @@ std::string_view word(Level level) {
 }
 
 int exit_status(const Error& error) {
-  if (error.diagnostic().code == Code::kFileUnreadable) {
+  std::error_code ignored;
+  if (error.diagnostic().code == Code::kFileUnreadable &&
+      !std::filesystem::is_directory(error.diagnostic().where, ignored)) { // that is no file of the name, as for doctor
     return kExitPeer;
   }
   if (dynamic_cast<const InputError*>(&error) != nullptr) {
