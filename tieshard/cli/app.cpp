@@ -44,7 +44,7 @@ constexpr const char* kExamples =
     "  tieshard demo                              the whole walk on a tiny model, under a minute\n"
     "\n"
     "Exit status: 0 success, 1 the answer is no (check, diff, demo), 2 a file or flag is wrong, 3 a call is wrong,\n"
-    "4 the disk, the network or another rank failed, 70 a bug in tieshard.";
+    "4 a file cannot be read, or the disk, the network or another rank failed, 70 a bug in tieshard.";
 
 // `tieshard help [VERB]` is `tieshard [VERB] --help` for those who type it that way.
 void add_help(CLI::App& app, Verb& chosen) {
